@@ -1,0 +1,2 @@
+//! glmc
+fn main() {}
