@@ -1,1 +1,3 @@
-//! ir
+//! The typed IR of glmc.
+
+pub mod quant;

@@ -1,0 +1,53 @@
+//! `mxfp4` and `nvfp4`: four-bit floats (e2m1) with small float scales.
+//!
+//! | bytes | mxfp4 (17, 32 elements) | bytes | nvfp4 (36, 64 elements) |
+//! |---|---|---|---|
+//! | 0 | scale e8m0 | 0..4 | scales e4m3, one a run of 16 |
+//! | 1..17 | codes, low nibbles first | 4..36 | codes, 8 bytes a run, low nibbles first |
+//!
+//! The table holds twice each value, so the scales are halved: `2^(e - 128)`, and half of the e4m3 value. The sign bit
+//! of an e4m3 scale is ignored. An e8m0 scale of 255 is NaN.
+
+use super::bytes::n32;
+
+/// Twice the value of each e2m1 code.
+pub const DOUBLED_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+fn level(code: u8) -> f32 {
+    f32::from(DOUBLED_E2M1[usize::from(code)])
+}
+
+/// `2^(e - 128)`. The two smallest are subnormal: they must not be flushed.
+pub(super) fn half_e8m0(e: u8) -> f32 {
+    match e {
+        255 => f32::NAN,
+        0 | 1 => f32::from_bits(0x0020_0000 << e),
+        _ => f32::from_bits(u32::from(e - 1) << 23),
+    }
+}
+
+/// Half of an unsigned e4m3 scale; the code 7F, which stands for NaN elsewhere, is zero.
+pub(super) fn half_e4m3(code: u8) -> f32 {
+    if code == 0x7f {
+        return 0.0;
+    }
+    let (e, m) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    if e == 0 { m * 2f32.powi(-10) } else { (8.0 + m) * 2f32.powi(e - 11) }
+}
+
+pub(super) fn decode_mxfp4(block: &[u8], out: &mut [f32]) {
+    let scale = half_e8m0(block[0]);
+    for (i, y) in out.iter_mut().enumerate() {
+        *y = level(n32(&block[1..], i)) * scale;
+    }
+}
+
+pub(super) fn decode_nvfp4(block: &[u8], out: &mut [f32]) {
+    for (s, run) in out.chunks_exact_mut(16).enumerate() {
+        let scale = half_e4m3(block[s]);
+        for (i, y) in run.iter_mut().enumerate() {
+            let byte = block[4 + 8 * s + i % 8];
+            *y = level(if i < 8 { byte & 15 } else { byte >> 4 }) * scale;
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The quant types: every GGUF storage type that can hold a weight.
+//!
+//! Owns names, ggml ids, block sizes, the unit of cutting and the exact reference decoder of each type, all from the
+//! one table below, and the layout of the few types that a file may hold but a weight may not (integers, F64). Never
+//! reads a file, never knows a tensor, never chooses a type, and holds no repacked or device layout.
+//!
+//! To add a type: write a file with its block layout, `decode` and `synth`, and add one line to the table.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub mod grids;
+
+mod bytes;
+mod float;
+mod fp4;
+mod iq1;
+mod iq2;
+mod iq3;
+mod iq4;
+mod q1_0;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_k;
+mod q5_0;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+mod tq;
+
+pub use fp4::DOUBLED_E2M1;
+pub use iq4::LEVELS as IQ4_LEVELS;
+
+/// Decodes one block. The caller has checked both lengths.
+type Decode = fn(&[u8], &mut [f32]);
+
+struct Row {
+    name: &'static str,
+    id: u32,
+    elems: usize,
+    bytes: usize,
+    sub_block: usize,
+    decode: Decode,
+}
+
+macro_rules! quant_types {
+    ($($ty:ident $name:literal $id:literal: $elems:literal x $bytes:literal / $sub:literal, $decode:path;)*) => {
+        /// A GGUF storage type that can hold a weight, the float formats included. Ordered by ggml id.
+        ///
+        /// Its text form, in `.glir`, JSON and messages, is the ggml name (`q4_K`, `iq2_xxs`, `bf16`).
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        #[allow(non_camel_case_types, reason = "the variants carry the names that GGUF files and people use")]
+        pub enum QuantType {
+            $(
+                #[doc = concat!("`", $name, "`: ", stringify!($elems), " elements in ", stringify!($bytes), " bytes.")]
+                #[serde(rename = $name)]
+                $ty,
+            )*
+        }
+
+        impl QuantType {
+            /// Every type, in ggml id order.
+            pub const ALL: &'static [QuantType] = &[$(QuantType::$ty),*];
+        }
+
+        static TABLE: &[Row] = &[
+            $(Row { name: $name, id: $id, elems: $elems, bytes: $bytes, sub_block: $sub, decode: $decode },)*
+        ];
+    };
+}
+
+// type name ggml-id: block elements x block bytes / sub-block, decoder
+quant_types! {
+    F32     "f32"      0:   1 x   4 /   1, float::decode_f32;
+    F16     "f16"      1:   1 x   2 /   1, float::decode_f16;
+    Q4_0    "q4_0"     2:  32 x  18 /  32, q4_0::decode_q4_0;
+    Q4_1    "q4_1"     3:  32 x  20 /  32, q4_0::decode_q4_1;
+    Q5_0    "q5_0"     6:  32 x  22 /  32, q5_0::decode_q5_0;
+    Q5_1    "q5_1"     7:  32 x  24 /  32, q5_0::decode_q5_1;
+    Q8_0    "q8_0"     8:  32 x  34 /  32, q8_0::decode;
+    Q2_K    "q2_K"    10: 256 x  84 /  16, q2_k::decode;
+    Q3_K    "q3_K"    11: 256 x 110 /  16, q3_k::decode;
+    Q4_K    "q4_K"    12: 256 x 144 /  32, q4_k::decode;
+    Q5_K    "q5_K"    13: 256 x 176 /  32, q5_k::decode;
+    Q6_K    "q6_K"    14: 256 x 210 /  16, q6_k::decode;
+    IQ2_XXS "iq2_xxs" 16: 256 x  66 /  32, iq2::decode_xxs;
+    IQ2_XS  "iq2_xs"  17: 256 x  74 /  16, iq2::decode_xs;
+    IQ3_XXS "iq3_xxs" 18: 256 x  98 /  32, iq3::decode_xxs;
+    IQ1_S   "iq1_s"   19: 256 x  50 /  32, iq1::decode_s;
+    IQ4_NL  "iq4_nl"  20:  32 x  18 /  32, iq4::decode_nl;
+    IQ3_S   "iq3_s"   21: 256 x 110 /  32, iq3::decode_s;
+    IQ2_S   "iq2_s"   22: 256 x  82 /  16, iq2::decode_s;
+    IQ4_XS  "iq4_xs"  23: 256 x 136 /  32, iq4::decode_xs;
+    IQ1_M   "iq1_m"   29: 256 x  56 /  16, iq1::decode_m;
+    BF16    "bf16"    30:   1 x   2 /   1, float::decode_bf16;
+    TQ1_0   "tq1_0"   34: 256 x  54 / 256, tq::decode_tq1_0;
+    TQ2_0   "tq2_0"   35: 256 x  66 / 256, tq::decode_tq2_0;
+    MXFP4   "mxfp4"   39:  32 x  17 /  32, fp4::decode_mxfp4;
+    NVFP4   "nvfp4"   40:  64 x  36 /  16, fp4::decode_nvfp4;
+    Q1_0    "q1_0"    41: 128 x  18 / 128, q1_0::decode_q1_0;
+    Q2_0    "q2_0"    42:  64 x  18 /  64, q1_0::decode_q2_0;
+}
+
+/// Types that a container may hold but a weight may not: (ggml id, name, bytes of one element).
+const NOT_WEIGHTS: &[(u32, &str, usize)] =
+    &[(24, "i8", 1), (25, "i16", 2), (26, "i32", 4), (27, "i64", 8), (28, "f64", 8)];
+
+/// Ids that ggml withdrew: no current writer emits them and their layouts are not stable.
+const REMOVED: &[(u32, &str)] = &[
+    (4, "q4_2"),
+    (5, "q4_3"),
+    (31, "q4_0_4_4"),
+    (32, "q4_0_4_8"),
+    (33, "q4_0_8_8"),
+    (36, "iq4_nl_4_4"),
+    (37, "iq4_nl_4_8"),
+    (38, "iq4_nl_8_8"),
+];
+
+/// Formats of activations inside ggml's matmuls; never stored in a file.
+const ACTIVATION_ONLY: &[(u32, &str)] = &[(9, "q8_1"), (15, "q8_K")];
+
+/// Why a ggml type id is not a weight's type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TypeIdError {
+    /// No ggml type has this id.
+    #[error("ggml type id {0} is unknown")]
+    Unknown(u32),
+    /// ggml has withdrawn the type.
+    #[error("ggml type {0} was removed from the format; convert the file again with a current tool")]
+    Removed(&'static str),
+    /// The type holds activations inside a matmul and is never stored.
+    #[error("ggml type {0} is a format of activations, not of stored tensors")]
+    ActivationOnly(&'static str),
+    /// An integer or F64 type: its size is known ([`ggml_layout`]), but no weight may have it.
+    #[error("ggml type {0} cannot hold a weight")]
+    Integer(&'static str),
+}
+
+impl QuantType {
+    const fn row(self) -> &'static Row {
+        &TABLE[self as usize]
+    }
+
+    /// The ggml name, which is also the text form: `f32`, `q4_K`, `iq2_xxs`.
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The type of this exact name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|ty| ty.name() == name)
+    }
+
+    /// The id that GGUF tensor infos carry.
+    pub const fn ggml_id(self) -> u32 {
+        self.row().id
+    }
+
+    /// The type with this id; the error says why an id is not a weight's type.
+    pub fn from_ggml_id(id: u32) -> Result<Self, TypeIdError> {
+        if let Some(ty) = Self::ALL.iter().copied().find(|ty| ty.ggml_id() == id) {
+            return Ok(ty);
+        }
+        let named = |table: &[(u32, &'static str)]| table.iter().find(|row| row.0 == id).map(|row| row.1);
+        Err(if let Some(row) = NOT_WEIGHTS.iter().find(|row| row.0 == id) {
+            TypeIdError::Integer(row.1)
+        } else if let Some(name) = named(REMOVED) {
+            TypeIdError::Removed(name)
+        } else if let Some(name) = named(ACTIVATION_ONLY) {
+            TypeIdError::ActivationOnly(name)
+        } else {
+            TypeIdError::Unknown(id)
+        })
+    }
+
+    /// Elements in one block; the contiguous dim of a tensor is a multiple of it.
+    pub const fn block_elems(self) -> usize {
+        self.row().elems
+    }
+
+    /// Bytes of one block.
+    pub const fn block_bytes(self) -> usize {
+        self.row().bytes
+    }
+
+    /// The unit of cutting, in elements: the smallest run with its own scale. It divides [`Self::block_elems`] and
+    /// equals it where the whole block shares one scale or codes span the runs (`tq1_0` packs five elements of
+    /// distant places in one byte). A cut below the block is exact only in a layout that repacks sub-blocks apart.
+    pub const fn sub_block(self) -> usize {
+        self.row().sub_block
+    }
+
+    /// Storage of one element in bits, scales included.
+    pub fn bits_per_weight(self) -> f64 {
+        (self.block_bytes() * 8) as f64 / self.block_elems() as f64
+    }
+
+    /// Whether elements are plain floats (`f32`, `f16`, `bf16`), each its own block.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::BF16)
+    }
+
+    /// Bytes of a packed row of `elems` elements; `None` if that is not a whole number of blocks or overflows.
+    pub fn row_bytes(self, elems: u64) -> Option<u64> {
+        let per_block = self.block_elems() as u64;
+        if !elems.is_multiple_of(per_block) {
+            return None;
+        }
+        (elems / per_block).checked_mul(self.block_bytes() as u64)
+    }
+
+    /// Decodes one block to exact f32 values, in element order. Every decoder of this project must give these bits.
+    ///
+    /// # Panics
+    /// If `block` is not [`Self::block_bytes`] long or `out` not [`Self::block_elems`].
+    pub fn decode_block(self, block: &[u8], out: &mut [f32]) {
+        assert_eq!(block.len(), self.block_bytes(), "a block of {self}");
+        assert_eq!(out.len(), self.block_elems(), "the elements of a block of {self}");
+        (self.row().decode)(block, out);
+    }
+
+    /// Decodes a whole number of blocks.
+    ///
+    /// # Panics
+    /// If `bytes` is not a whole number of blocks or `out` does not hold exactly their elements.
+    pub fn decode(self, bytes: &[u8], out: &mut [f32]) {
+        let row = self.row();
+        assert_eq!(bytes.len() % row.bytes, 0, "whole blocks of {self}");
+        assert_eq!(out.len(), bytes.len() / row.bytes * row.elems, "the elements of the blocks of {self}");
+        for (block, out) in bytes.chunks_exact(row.bytes).zip(out.chunks_exact_mut(row.elems)) {
+            (row.decode)(block, out);
+        }
+    }
+}
+
+impl fmt::Display for QuantType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The block layout of any type that a file may store, weights or not: (elements, bytes, name).
+///
+/// # Errors
+/// As [`QuantType::from_ggml_id`], but never [`TypeIdError::Integer`].
+pub fn ggml_layout(id: u32) -> Result<(usize, usize, &'static str), TypeIdError> {
+    if let Some(&(_, name, bytes)) = NOT_WEIGHTS.iter().find(|row| row.0 == id) {
+        return Ok((1, bytes, name));
+    }
+    QuantType::from_ggml_id(id).map(|ty| (ty.block_elems(), ty.block_bytes(), ty.name()))
+}

@@ -1,0 +1,40 @@
+//! `q4_K`: 256 four-bit codes; each run of 32 has a six-bit scale and a six-bit minimum.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..2 | d f16 |
+//! | 2..4 | dmin f16 |
+//! | 4..16 | scales and minima, packed |
+//! | 16..144 | codes: 32 bytes hold 64 elements, the first 32 in the low nibbles |
+//!
+//! `y = d * scale * q - dmin * minimum`. The packing, shared with `q5_K`: bytes 0..4 and 4..8 hold scales and minima
+//! of runs 0..4 in their low six bits; bytes 8..12 hold the low four bits of scales (low nibble) and minima (high
+//! nibble) of runs 4..8, whose upper two bits sit on top of bytes 0..4 and 4..8.
+
+use super::bytes::f16_at;
+
+/// Scale and minimum of run `j` (0..8) from the 12 packed bytes.
+pub(super) fn scale_min(packed: &[u8], j: usize) -> (u8, u8) {
+    if j < 4 {
+        (packed[j] & 63, packed[j + 4] & 63)
+    } else {
+        (packed[j + 4] & 15 | packed[j - 4] >> 6 << 4, packed[j + 4] >> 4 | packed[j] >> 6 << 4)
+    }
+}
+
+/// Low four bits of code `i`, as `q4_K` and `q5_K` store them.
+pub(super) fn low_code(qs: &[u8], i: usize) -> u8 {
+    let byte = qs[32 * (i / 64) + i % 32];
+    if i % 64 < 32 { byte & 15 } else { byte >> 4 }
+}
+
+pub(super) fn decode(block: &[u8], out: &mut [f32]) {
+    let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
+    for (j, run) in out.chunks_exact_mut(32).enumerate() {
+        let (scale, min) = scale_min(&block[4..16], j);
+        let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
+        for (i, y) in run.iter_mut().enumerate() {
+            *y = scale * f32::from(low_code(&block[16..], 32 * j + i)) - min;
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! `q5_K`: as `q4_K` with a fifth bit a code.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..2 | d f16 |
+//! | 2..4 | dmin f16 |
+//! | 4..16 | scales and minima, packed as in `q4_K` |
+//! | 16..48 | fifth bits: bit `i / 32` of byte `i % 32` |
+//! | 48..176 | low four bits as in `q4_K` |
+//!
+//! `y = d * scale * q - dmin * minimum`.
+
+use super::bytes::f16_at;
+use super::q4_k::{low_code, scale_min};
+
+pub(super) fn decode(block: &[u8], out: &mut [f32]) {
+    let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
+    for (j, run) in out.chunks_exact_mut(32).enumerate() {
+        let (scale, min) = scale_min(&block[4..16], j);
+        let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
+        for (i, y) in run.iter_mut().enumerate() {
+            let high = block[16 + i] >> j & 1;
+            *y = scale * f32::from(low_code(&block[48..], 32 * j + i) | high << 4) - min;
+        }
+    }
+}

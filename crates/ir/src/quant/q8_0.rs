@@ -1,0 +1,17 @@
+//! `q8_0`: 32 signed bytes with one scale.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..2 | d f16 |
+//! | 2..34 | codes i8 |
+//!
+//! `y = d * q`.
+
+use super::bytes::f16_at;
+
+pub(super) fn decode(block: &[u8], out: &mut [f32]) {
+    let d = f16_at(block, 0);
+    for (y, &q) in out.iter_mut().zip(&block[2..]) {
+        *y = d * f32::from(q as i8);
+    }
+}
