@@ -10,6 +10,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub mod activation;
 pub mod grids;
 
 mod bytes;
