@@ -10,6 +10,7 @@
 //! `y = d * (scale - 32) * (q - 4)`.
 
 use super::bytes::{f16_at, two_bits};
+use super::synth::{Draw, put};
 
 /// The scale of run `j` (0..16) from the 12 packed bytes, in -32..32.
 pub(super) fn scale(packed: &[u8], j: usize) -> i8 {
@@ -25,4 +26,8 @@ pub(super) fn decode(block: &[u8], out: &mut [f32]) {
         let q = (two_bits(&block[32..96], i) | high << 2) as i8 - 4;
         *y = d * f32::from(scale(&block[96..108], i / 16)) * f32::from(q);
     }
+}
+
+pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 108, draw.scale(rms, 341.5 * 5.5)); // mean squares of -32..32 and -4..4
 }

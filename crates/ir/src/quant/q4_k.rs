@@ -12,6 +12,7 @@
 //! nibble) of runs 4..8, whose upper two bits sit on top of bytes 0..4 and 4..8.
 
 use super::bytes::f16_at;
+use super::synth::{Draw, put, times};
 
 /// Scale and minimum of run `j` (0..8) from the 12 packed bytes.
 pub(super) fn scale_min(packed: &[u8], j: usize) -> (u8, u8) {
@@ -37,4 +38,32 @@ pub(super) fn decode(block: &[u8], out: &mut [f32]) {
             *y = scale * f32::from(low_code(&block[16..], 32 * j + i)) - min;
         }
     }
+}
+
+/// Packs the scales and minima (all below 64) of 8 runs into 12 bytes.
+pub(super) fn pack_scale_mins(scales: [u8; 8], mins: [u8; 8]) -> [u8; 12] {
+    let mut packed = [0; 12];
+    for j in 0..4 {
+        packed[j] = scales[j] | scales[j + 4] >> 4 << 6;
+        packed[j + 4] = mins[j] | mins[j + 4] >> 4 << 6;
+        packed[j + 8] = scales[j + 4] & 15 | (mins[j + 4] & 15) << 4;
+    }
+    packed
+}
+
+/// Makes minima follow the scales but for two bits, so that each run has a mean near 0.
+pub(super) fn synth_scale_mins(packed: &mut [u8]) {
+    let pairs: [(u8, u8); 8] = std::array::from_fn(|j| scale_min(packed, j));
+    packed.copy_from_slice(&pack_scale_mins(pairs.map(|p| p.0), pairs.map(|p| p.0 ^ p.1 & 3)));
+}
+
+/// Mean square of 0..64, and of the distance between such a number and itself with two random bits flipped.
+pub(super) const SCALE_SQUARE: f32 = 1333.5;
+pub(super) const FLIP_SQUARE: f32 = 2.5;
+
+pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
+    synth_scale_mins(&mut block[4..16]);
+    let d = draw.scale(rms, SCALE_SQUARE * 21.25 + 7.5 * 7.5 * FLIP_SQUARE);
+    put(block, 0, d);
+    put(block, 2, times(d, 7.5));
 }

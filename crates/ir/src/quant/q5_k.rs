@@ -11,7 +11,8 @@
 //! `y = d * scale * q - dmin * minimum`.
 
 use super::bytes::f16_at;
-use super::q4_k::{low_code, scale_min};
+use super::q4_k::{FLIP_SQUARE, SCALE_SQUARE, low_code, scale_min, synth_scale_mins};
+use super::synth::{Draw, put, times};
 
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
@@ -23,4 +24,11 @@ pub(super) fn decode(block: &[u8], out: &mut [f32]) {
             *y = scale * f32::from(low_code(&block[48..], 32 * j + i) | high << 4) - min;
         }
     }
+}
+
+pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
+    synth_scale_mins(&mut block[4..16]);
+    let d = draw.scale(rms, SCALE_SQUARE * 85.25 + 15.5 * 15.5 * FLIP_SQUARE);
+    put(block, 0, d);
+    put(block, 2, times(d, 15.5));
 }

@@ -10,6 +10,7 @@
 //! `y = d * scale * (q - 32)`.
 
 use super::bytes::{f16_at, two_bits};
+use super::synth::{Draw, put};
 
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let d = f16_at(block, 208);
@@ -19,4 +20,8 @@ pub(super) fn decode(block: &[u8], out: &mut [f32]) {
         let q = (low | two_bits(&block[128..192], i) << 4) as i8 - 32;
         *y = d * f32::from(block[192 + i / 16] as i8) * f32::from(q);
     }
+}
+
+pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 208, draw.scale(rms, 5461.5 * 341.5)); // mean squares of -128..128 and -32..32
 }

@@ -11,6 +11,7 @@
 //! all bytes of a part comes before digit `n + 1`, so a byte's elements lie far apart and the type is not cut.
 
 use super::bytes::{f16_at, two_bits};
+use super::synth::{Draw, put};
 
 /// Digit `n` of the fraction `byte / 256` in base 3.
 fn digit(byte: u8, n: u32) -> u8 {
@@ -41,4 +42,16 @@ pub(super) fn decode_tq2_0(block: &[u8], out: &mut [f32]) {
     for (i, y) in out.iter_mut().enumerate() {
         *y = d * (f32::from(two_bits(block, i)) - 1.0);
     }
+}
+
+pub(super) fn synth_tq1_0(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 52, draw.signed_scale(rms, 2.0 / 3.0));
+}
+
+pub(super) fn synth_tq2_0(draw: &Draw, rms: f32, block: &mut [u8]) {
+    for byte in &mut block[..64] {
+        // The code 3 is not used: it becomes 1, so half of the values are 0.
+        *byte ^= (*byte & *byte >> 1 & 0x55) << 1;
+    }
+    put(block, 64, draw.signed_scale(rms, 0.5));
 }
