@@ -1,3 +1,20 @@
-//! The typed IR of glmc.
+//! The typed IR of glmc. Table of contents:
+//!
+//! - data: [`entities`], [`ty`], [`graph`], [`plan`], [`quant`]
+//! - meaning: [`op`] and [`ops`], [`placement`], [`kernel`], [`tensor`], [`interp`]
+//! - making and judging: [`builder`], [`text`], [`verify`], [`diag`]
+//!
+//! This crate knows types, op and quant meaning, kernel contracts and plan data. It never knows files, CUDA, an
+//! architecture, a machine's numbers or a choice.
 
+pub mod builder;
+pub mod diag;
+pub mod entities;
+pub mod graph;
+pub mod op;
+pub mod ops;
+pub mod placement;
 pub mod quant;
+pub mod tensor;
+pub mod text;
+pub mod ty;

@@ -1,0 +1,172 @@
+//! Owns what a split or a pending merge of an argument means for an op's results, from the op's one dim rule.
+//! Never chooses a placement; passes do.
+
+use crate::diag::Diagnostic;
+use crate::op::Op;
+use crate::ty::{Axis, PendingKind, TensorType};
+
+/// What a label of a [`DimRule`] is to the op.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Each entry along it is computed alone: a split of it passes from arguments to results.
+    Map,
+    /// It is summed or merged away: a split of it makes the results pending.
+    Reduce(PendingKind),
+    /// The op needs it whole on each rank.
+    Whole,
+}
+
+/// Labels for the dims of an op's arguments and results; equal labels are the same dim.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DimRule {
+    /// The role of each label; a label is an index into this list.
+    pub roles: Vec<Role>,
+    /// A label a dim, for each argument.
+    pub args: Vec<Vec<usize>>,
+    /// A label a dim, for each result.
+    pub results: Vec<Vec<usize>>,
+}
+
+impl DimRule {
+    /// A new label.
+    pub fn label(&mut self, role: Role) -> usize {
+        self.roles.push(role);
+        self.roles.len() - 1
+    }
+
+    /// A new label for each dim of `t`.
+    pub fn labels(&mut self, t: &TensorType, role: Role) -> Vec<usize> {
+        t.dims.iter().map(|_| self.label(role)).collect()
+    }
+
+    /// Argument and result dims pair off one to one: elementwise ops.
+    pub fn elementwise(args: &[&TensorType], results: &[TensorType]) -> Self {
+        let mut rule = DimRule::default();
+        let out = rule.labels(&results[0], Role::Map);
+        rule.args = args.iter().map(|a| rule.broadcast(a, &results[0], &out)).collect();
+        rule.results = results.iter().map(|_| out.clone()).collect();
+        rule
+    }
+
+    /// Labels of an argument that may have extent 1 where the result is larger.
+    fn broadcast(&mut self, a: &TensorType, r: &TensorType, out: &[usize]) -> Vec<usize> {
+        (0..a.rank())
+            .map(|i| if a.dims[i].extent.same_size(&r.dims[i].extent) { out[i] } else { self.label(Role::Whole) })
+            .collect()
+    }
+
+    /// Every dim whole: the rule of an op that no rank can do a part of.
+    pub fn whole(args: &[&TensorType], results: &[TensorType]) -> Self {
+        let mut rule = DimRule::default();
+        rule.args = args.iter().map(|a| rule.labels(a, Role::Whole)).collect();
+        rule.results = results.iter().map(|r| rule.labels(r, Role::Whole)).collect();
+        rule
+    }
+}
+
+/// The type without its placement.
+pub fn strip(t: &TensorType) -> TensorType {
+    let mut t = t.clone();
+    t.pending = None;
+    for d in &mut t.dims {
+        d.split = None;
+    }
+    t
+}
+
+/// Sets the placements of `results` from those of `args`.
+///
+/// # Errors
+/// `split-mismatch` (one dim split over two axes or on some arguments only), `split-whole-dim` (a dim that the op
+/// needs whole), `pending-nonlinear` (a pending value meets an op that is not linear in it).
+pub fn propagate(op: &Op, args: &[&TensorType], results: &mut [TensorType]) -> Result<(), Diagnostic> {
+    let rule = op.dim_rule(args, results);
+    let mut split: Vec<Option<Axis>> = vec![None; rule.roles.len()];
+    for (arg, labels) in args.iter().zip(&rule.args) {
+        for (dim, &label) in arg.dims.iter().zip(labels) {
+            let Some(axis) = &dim.split else { continue };
+            match &split[label] {
+                Some(other) if other != axis => {
+                    return Err(mismatch(op, format!("one dim is split over {other} and over {axis}")));
+                }
+                _ => split[label] = Some(axis.clone()),
+            }
+        }
+    }
+    check_agreement(op, args, &rule, &split)?;
+    let mut pending = pending_of_args(op, args)?;
+    for (label, axis) in split.iter().enumerate() {
+        let Some(axis) = axis else { continue };
+        match rule.roles[label] {
+            Role::Map => {}
+            Role::Reduce(kind) => {
+                if pending.as_ref().is_some_and(|p| *p != (kind, axis.clone())) {
+                    return Err(mismatch(op, "two merges would be pending at once".into()));
+                }
+                pending = Some((kind, axis.clone()));
+            }
+            Role::Whole => {
+                return Err(Diagnostic::new(
+                    "split-whole-dim",
+                    format!("`{}` needs a dim whole that is split over {axis}", op.name()),
+                )
+                .help("gather it first"));
+            }
+        }
+    }
+    for (result, labels) in results.iter_mut().zip(&rule.results) {
+        for (dim, &label) in result.dims.iter_mut().zip(labels) {
+            dim.split = split[label].clone();
+        }
+        result.pending = pending.clone();
+    }
+    Ok(())
+}
+
+fn mismatch(op: &Op, what: String) -> Diagnostic {
+    Diagnostic::new("split-mismatch", format!("`{}`: {what}", op.name()))
+}
+
+/// A dim that is split on one argument must be split alike on every argument that has it.
+fn check_agreement(op: &Op, args: &[&TensorType], rule: &DimRule, split: &[Option<Axis>]) -> Result<(), Diagnostic> {
+    for (i, (arg, labels)) in args.iter().zip(&rule.args).enumerate() {
+        for (d, &label) in labels.iter().enumerate() {
+            if split[label] != arg.dims[d].split {
+                return Err(mismatch(
+                    op,
+                    format!("argument {i} holds dim {d} whole, another argument holds a part of it"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pending_of_args(op: &Op, args: &[&TensorType]) -> Result<Option<(PendingKind, Axis)>, Diagnostic> {
+    let mut pending: Option<(PendingKind, Axis)> = None;
+    for (i, arg) in args.iter().enumerate() {
+        let Some(p) = &arg.pending else { continue };
+        if !op.linear_in(i) || p.0 != PendingKind::Sum {
+            return Err(Diagnostic::new(
+                "pending-nonlinear",
+                format!("`{}` is not linear in argument {i}, which is still pending over {}", op.name(), p.1),
+            )
+            .help("all_reduce it first"));
+        }
+        if pending.as_ref().is_some_and(|q| q != p) {
+            return Err(mismatch(op, "arguments are pending over different axes".into()));
+        }
+        pending = Some(p.clone());
+    }
+    // Two pending factors multiply to cross terms that no later sum can undo; sums and joins of pendings are fine.
+    if args.iter().filter(|a| a.pending.is_some()).count() > 1 && !matches!(op.name(), "add" | "join") {
+        return Err(Diagnostic::new("pending-nonlinear", format!("`{}` of two pending values", op.name()))
+            .help("all_reduce one of them first"));
+    }
+    // A sum of a pending and a finished value would count the finished one once a rank.
+    if pending.is_some() && op.name() == "add" && args.iter().any(|a| a.pending.is_none()) {
+        return Err(Diagnostic::new("pending-nonlinear", "`add` of a pending and a finished value".to_string())
+            .help("all_reduce the pending one first"));
+    }
+    Ok(pending)
+}
