@@ -16,7 +16,7 @@ use super::synth::{Draw, put};
 /// Digit `n` of the fraction `byte / 256` in base 3.
 fn digit(byte: u8, n: u32) -> u8 {
     let shifted = byte.wrapping_mul(3u8.pow(n));
-    (u16::from(shifted) * 3 >> 8) as u8
+    ((u16::from(shifted) * 3) >> 8) as u8
 }
 
 /// (first byte, bytes, first element) of the three parts of a `tq1_0` block.
