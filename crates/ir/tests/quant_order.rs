@@ -130,6 +130,7 @@ fn signs_and_indices_of_code_books_move_their_group() {
 fn only_the_shared_scales_cross_a_sub_block() {
     for &ty in QuantType::ALL.iter().filter(|ty| !ty.is_float()) {
         let run = ty.sub_block();
+        let mut halves_joined = false;
         for byte in 0..ty.block_bytes() {
             for bit in 0..8 {
                 let shared = shared_scales(ty).iter().any(|&at| (at..at + 2).contains(&byte))
@@ -137,8 +138,11 @@ fn only_the_shared_scales_cross_a_sub_block() {
                 let moved = moved(ty, byte, bit);
                 let runs: BTreeSet<usize> = moved.iter().map(|i| i / run).collect();
                 assert!(shared || runs.len() <= 1, "{ty}: bit {bit} of byte {byte} moves runs {runs:?} of {run}");
+                let halves: BTreeSet<usize> = moved.iter().map(|i| i / (run / 2)).collect();
+                halves_joined |= halves.len() == 2 && runs.len() == 1;
             }
         }
+        assert!(halves_joined, "{ty}: runs of {} would do", run / 2);
     }
 }
 
