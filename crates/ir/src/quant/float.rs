@@ -11,16 +11,24 @@ use half::{bf16, f16};
 use super::bytes::{f16_at, u16_at, u32_at};
 use super::synth::{Draw, put};
 
-pub(super) fn decode_f32(block: &[u8], out: &mut [f32]) {
-    out[0] = f32::from_bits(u32_at(block, 0));
+// Alone among the decoders these take any number of blocks: a call for each element would cost more than the element.
+
+pub(super) fn decode_f32(bytes: &[u8], out: &mut [f32]) {
+    for (y, x) in out.iter_mut().zip(bytes.chunks_exact(4)) {
+        *y = f32::from_bits(u32_at(x, 0));
+    }
 }
 
-pub(super) fn decode_f16(block: &[u8], out: &mut [f32]) {
-    out[0] = f16_at(block, 0);
+pub(super) fn decode_f16(bytes: &[u8], out: &mut [f32]) {
+    for (y, x) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+        *y = f16_at(x, 0);
+    }
 }
 
-pub(super) fn decode_bf16(block: &[u8], out: &mut [f32]) {
-    out[0] = f32::from_bits(u32::from(u16_at(block, 0)) << 16);
+pub(super) fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
+    for (y, x) in out.iter_mut().zip(bytes.chunks_exact(2)) {
+        *y = f32::from_bits(u32::from(u16_at(x, 0)) << 16);
+    }
 }
 
 pub(super) fn synth_f32(draw: &Draw, rms: f32, block: &mut [u8]) {

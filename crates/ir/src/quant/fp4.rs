@@ -77,7 +77,7 @@ pub(super) fn synth_nvfp4(draw: &Draw, rms: f32, block: &mut [u8]) {
     let whole = 2.0 * target;
     let low = if whole < 2f32.powi(-6) { (whole * 512.0) as u32 } else { (whole.to_bits() >> 20) - (120 << 3) };
     let low = low.min(0x7d) as u8;
-    for s in 0..4 {
-        block[s] = dither(draw, s as u64, target, low, half_e4m3);
+    for (s, code) in block[..4].iter_mut().enumerate() {
+        *code = dither(draw, s as u64, target, low, half_e4m3);
     }
 }

@@ -36,7 +36,7 @@ mod tq;
 pub use fp4::DOUBLED_E2M1;
 pub use iq4::LEVELS as IQ4_LEVELS;
 
-/// Decodes one block. The caller has checked both lengths.
+/// Decodes one block (a float type: any number of them). The caller has checked both lengths.
 type Decode = fn(&[u8], &mut [f32]);
 
 /// Turns a block of random bytes into a valid one. The caller has checked the length and the RMS.
@@ -237,6 +237,9 @@ impl QuantType {
         let row = self.row();
         assert_eq!(bytes.len() % row.bytes, 0, "whole blocks of {self}");
         assert_eq!(out.len(), bytes.len() / row.bytes * row.elems, "the elements of the blocks of {self}");
+        if self.is_float() {
+            return (row.decode)(bytes, out);
+        }
         for (block, out) in bytes.chunks_exact(row.bytes).zip(out.chunks_exact_mut(row.elems)) {
             (row.decode)(block, out);
         }

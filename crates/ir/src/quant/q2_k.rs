@@ -9,15 +9,17 @@
 //!
 //! `y = d * scale * q - dmin * minimum`.
 
-use super::bytes::{f16_at, two_bits};
+use super::bytes::{f16_at, plane};
 use super::synth::{Draw, put, times};
 
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let (d, dmin) = (f16_at(block, 80), f16_at(block, 82));
-    for (i, y) in out.iter_mut().enumerate() {
-        let run = block[i / 16];
-        let q = f32::from(two_bits(&block[16..80], i));
-        *y = d * f32::from(run & 15) * q - dmin * f32::from(run >> 4);
+    for (t, run) in out.chunks_exact_mut(16).enumerate() {
+        let (codes, shift) = plane(&block[16..80], t);
+        let (scale, min) = (d * f32::from(block[t] & 15), dmin * f32::from(block[t] >> 4));
+        for (y, code) in run.iter_mut().zip(codes) {
+            *y = scale * f32::from(code >> shift & 3) - min;
+        }
     }
 }
 

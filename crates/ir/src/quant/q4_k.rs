@@ -23,19 +23,14 @@ pub(super) fn scale_min(packed: &[u8], j: usize) -> (u8, u8) {
     }
 }
 
-/// Low four bits of code `i`, as `q4_K` and `q5_K` store them.
-pub(super) fn low_code(qs: &[u8], i: usize) -> u8 {
-    let byte = qs[32 * (i / 64) + i % 32];
-    if i % 64 < 32 { byte & 15 } else { byte >> 4 }
-}
-
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
     for (j, run) in out.chunks_exact_mut(32).enumerate() {
         let (scale, min) = scale_min(&block[4..16], j);
         let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
-        for (i, y) in run.iter_mut().enumerate() {
-            *y = scale * f32::from(low_code(&block[16..], 32 * j + i)) - min;
+        let codes = &block[16 + 32 * (j / 2)..][..32];
+        for (y, code) in run.iter_mut().zip(codes) {
+            *y = scale * f32::from(code >> (4 * (j % 2)) & 15) - min;
         }
     }
 }

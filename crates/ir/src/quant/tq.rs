@@ -10,13 +10,13 @@
 //! `y = d * (digit - 1)`. A byte of `tq1_0` is a fixed-point fraction whose base-3 digits are the elements; digit `n` of
 //! all bytes of a part comes before digit `n + 1`, so a byte's elements lie far apart and the type is not cut.
 
-use super::bytes::{f16_at, two_bits};
+use super::bytes::{f16_at, plane};
 use super::synth::{Draw, put};
 
 /// Digit `n` of the fraction `byte / 256` in base 3.
 fn digit(byte: u8, n: u32) -> u8 {
     let shifted = byte.wrapping_mul(3u8.pow(n));
-    (u16::from(shifted) * 3 >> 8) as u8
+    ((u16::from(shifted) * 3) >> 8) as u8
 }
 
 /// (first byte, bytes, first element) of the three parts of a `tq1_0` block.
@@ -39,8 +39,11 @@ pub(super) fn decode_tq1_0(block: &[u8], out: &mut [f32]) {
 
 pub(super) fn decode_tq2_0(block: &[u8], out: &mut [f32]) {
     let d = f16_at(block, 64);
-    for (i, y) in out.iter_mut().enumerate() {
-        *y = d * (f32::from(two_bits(block, i)) - 1.0);
+    for (t, run) in out.chunks_exact_mut(16).enumerate() {
+        let (codes, shift) = plane(&block[..64], t);
+        for (y, code) in run.iter_mut().zip(codes) {
+            *y = d * (f32::from(code >> shift & 3) - 1.0);
+        }
     }
 }
 
