@@ -66,11 +66,38 @@ pub trait OpDef: Clone + PartialEq + std::fmt::Debug + Serialize + for<'de> Dese
     }
 }
 
+/// Serialises a table enum as `{"name": .., "attrs": {..}}`, by its `name`, `attrs` and `from_attrs`.
+macro_rules! named_serde {
+    ($t:ty) => {
+        impl serde::Serialize for $t {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                use serde::ser::SerializeStruct;
+                let mut st = s.serialize_struct("named", 2)?;
+                st.serialize_field("name", self.name())?;
+                st.serialize_field("attrs", &self.attrs())?;
+                st.end()
+            }
+        }
+        impl<'de> serde::Deserialize<'de> for $t {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                #[derive(serde::Deserialize)]
+                #[serde(deny_unknown_fields)]
+                struct Named {
+                    name: String,
+                    attrs: serde_json::Map<String, serde_json::Value>,
+                }
+                let n = Named::deserialize(d)?;
+                <$t>::from_attrs(&n.name, n.attrs).map_err(|e| serde::de::Error::custom(e.message))
+            }
+        }
+    };
+}
+pub(crate) use named_serde;
+
 macro_rules! ops {
     ($($variant:ident),* $(,)?) => {
         /// Any op, with its attributes.
-        #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-        #[serde(tag = "op", content = "attrs")]
+        #[derive(Clone, PartialEq, Debug)]
         #[allow(missing_docs, reason = "each variant is documented at its struct")]
         pub enum Op { $($variant($variant)),* }
 
@@ -115,15 +142,22 @@ macro_rules! ops {
                     .map_err(|e| EvalError::new(format!("{}: {e}", self.name())))
             }
 
+            /// See [`OpDef::bytes_read`].
+            pub fn bytes_read(&self, args: &[&TensorType], results: &[TensorType], i: usize, syms: &SymValues) -> u64 {
+                match self { $(Op::$variant(o) => o.bytes_read(args, results, i, syms)),* }
+            }
+
+            /// See [`OpDef::bytes_written`].
+            pub fn bytes_written(&self, args: &[&TensorType], results: &[TensorType], i: usize, syms: &SymValues) -> u64 {
+                match self { $(Op::$variant(o) => o.bytes_written(args, results, i, syms)),* }
+            }
+
             /// The cost of one execution at `syms`.
             pub fn work(&self, args: &[&TensorType], results: &[TensorType], syms: &SymValues) -> Work {
-                match self {
-                    $(Op::$variant(o) => Work {
-                        read: (0..args.len()).map(|i| o.bytes_read(args, results, i, syms)).fold(0, u64::saturating_add),
-                        write: (0..results.len()).map(|i| o.bytes_written(args, results, i, syms)).fold(0, u64::saturating_add),
-                        flops: o.flops(args, results, syms),
-                    }),*
-                }
+                let reads = (0..args.len()).map(|i| self.bytes_read(args, results, i, syms));
+                let writes = (0..results.len()).map(|i| self.bytes_written(args, results, i, syms));
+                let flops = match self { $(Op::$variant(o) => o.flops(args, results, syms)),* };
+                Work { read: reads.fold(0, u64::saturating_add), write: writes.fold(0, u64::saturating_add), flops }
             }
 
             /// See [`OpDef::linear_in`].
@@ -152,6 +186,8 @@ ops! {
     Add, Append, Attention, Dequant, Gather, GroupedMatmul, IndexerScores, Join, LayerNorm, Matmul, MoeRoute, Mul,
     Piece, Relu, Reshape, RmsNorm, Rope, Scale, Sigmoid, Silu, TopK,
 }
+
+named_serde!(Op);
 
 impl Op {
     /// Result types of this op: global shapes by its type rule, placements by its dim rule.

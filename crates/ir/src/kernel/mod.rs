@@ -1,0 +1,229 @@
+//! Owns kernel contracts: what a launch takes, what it means (as a small graph of ops), and so what it must compute.
+//! Never owns an implementation: devices do. A contract's type rule is its meaning's type rule, so a signature cannot
+//! drift from the semantics.
+
+mod attention;
+mod cache;
+mod elementwise;
+mod gather;
+mod grouped_matmul;
+mod indexer;
+mod matmul;
+mod norm;
+mod pieces;
+mod rope;
+mod route;
+mod swiglu;
+
+pub use attention::AttentionKernel;
+pub use cache::AppendKernel;
+pub use elementwise::{AddKernel, DecodeKernel, MulKernel, ReluKernel, ScaleKernel, SigmoidKernel, SiluKernel};
+pub use gather::GatherKernel;
+pub use grouped_matmul::GroupedMatmulKernel;
+pub use indexer::{IndexerKernel, TopKKernel};
+pub use matmul::MatmulKernel;
+pub use norm::{LayerNormKernel, RmsNormKernel};
+pub use pieces::{JoinKernel, SplitKernel};
+pub use rope::RopeKernel;
+pub use route::RouteKernel;
+pub use swiglu::SwigluKernel;
+
+use serde::{Deserialize, Serialize};
+
+use crate::builder::Builder;
+use crate::diag::Diagnostic;
+use crate::entities::Value;
+use crate::graph::{Function, InstKind, Module};
+use crate::op::{Op, Work};
+use crate::ops::Dequant;
+use crate::ty::{Elem, SymValues, TensorType};
+
+/// How a launch touches an argument.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    /// Only read.
+    Read,
+    /// Created by the launch: every byte of the argument's current extent is written.
+    Write,
+    /// State that is changed in place.
+    Update,
+}
+
+/// One parameter of a contract.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParamSpec {
+    /// Its name in plans.
+    pub name: String,
+    /// How it is touched.
+    pub access: Access,
+}
+
+impl ParamSpec {
+    fn new(name: impl Into<String>, access: Access) -> Self {
+        ParamSpec { name: name.into(), access }
+    }
+}
+
+/// `Read` parameters of these names.
+pub(crate) fn reads<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Vec<ParamSpec> {
+    names.into_iter().map(|n| ParamSpec::new(n, Access::Read)).collect()
+}
+
+/// `Write` parameters of these names.
+pub(crate) fn writes<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Vec<ParamSpec> {
+    names.into_iter().map(|n| ParamSpec::new(n, Access::Write)).collect()
+}
+
+/// One kernel family.
+pub trait KernelDef: Clone + PartialEq + std::fmt::Debug + Serialize + for<'de> Deserialize<'de> {
+    /// The name in plans.
+    const NAME: &'static str;
+
+    /// Parameters in order: inputs (reads and updates), then outputs.
+    fn params(&self) -> Vec<ParamSpec>;
+
+    /// Builds the meaning over the inputs. Results: the new value of each updated input in order, then each output.
+    fn meaning(&self, b: &mut Builder<'_>, inputs: &[Value]) -> Result<Vec<Value>, Diagnostic>;
+}
+
+macro_rules! kernels {
+    ($($variant:ident($ty:ident)),* $(,)?) => {
+        /// Any kernel contract with its attributes.
+        #[derive(Clone, PartialEq, Debug)]
+        #[allow(missing_docs, reason = "each variant is documented at its struct")]
+        pub enum Kernel { $($variant($ty)),* }
+
+        impl Kernel {
+            /// Every contract name, in table order.
+            pub const NAMES: &'static [&'static str] = &[$(<$ty as KernelDef>::NAME),*];
+
+            /// The name in plans.
+            pub fn name(&self) -> &'static str {
+                match self { $(Kernel::$variant(_) => <$ty as KernelDef>::NAME),* }
+            }
+
+            /// See [`KernelDef::params`].
+            pub fn params(&self) -> Vec<ParamSpec> {
+                match self { $(Kernel::$variant(k) => k.params()),* }
+            }
+
+            /// The attributes as an object; empty if there are none.
+            pub fn attrs(&self) -> serde_json::Map<String, serde_json::Value> {
+                let v = match self { $(Kernel::$variant(k) => serde_json::to_value(k)),* };
+                match v { Ok(serde_json::Value::Object(m)) => m, _ => serde_json::Map::new() }
+            }
+
+            /// The contract called `name` with these attributes.
+            pub fn from_attrs(name: &str, attrs: serde_json::Map<String, serde_json::Value>) -> Result<Kernel, Diagnostic> {
+                match name {
+                    $(n if n == <$ty as KernelDef>::NAME => serde_json::from_value(serde_json::Value::Object(attrs))
+                        .map(Kernel::$variant)
+                        .map_err(|e| Diagnostic::new("bad-attribute", format!("attributes of kernel `{name}`: {e}"))),)*
+                    _ => Err(Diagnostic::new("unknown-kernel", format!("there is no kernel `{name}`"))
+                        .help(format!("the kernels are {}", Self::NAMES.join(", ")))),
+                }
+            }
+
+            fn build(&self, b: &mut Builder<'_>, inputs: &[Value]) -> Result<Vec<Value>, Diagnostic> {
+                match self { $(Kernel::$variant(k) => k.meaning(b, inputs)),* }
+            }
+        }
+
+        $(impl From<$ty> for Kernel {
+            fn from(k: $ty) -> Kernel { Kernel::$variant(k) }
+        })*
+    };
+}
+
+kernels! {
+    Add(AddKernel), Append(AppendKernel), Attention(AttentionKernel), Decode(DecodeKernel), Gather(GatherKernel),
+    GroupedMatmul(GroupedMatmulKernel), Indexer(IndexerKernel), Join(JoinKernel), LayerNorm(LayerNormKernel),
+    Matmul(MatmulKernel), Mul(MulKernel), Relu(ReluKernel), RmsNorm(RmsNormKernel), Rope(RopeKernel),
+    Route(RouteKernel), Scale(ScaleKernel), Sigmoid(SigmoidKernel), Silu(SiluKernel), Split(SplitKernel),
+    Swiglu(SwigluKernel), TopK(TopKKernel),
+}
+
+crate::op::named_serde!(Kernel);
+
+impl Kernel {
+    /// The meaning as a function over inputs of the given types (reads and updates, in parameter order).
+    ///
+    /// # Errors
+    /// The type rule that the inputs break; `kernel-arity` for another number of inputs.
+    pub fn meaning(&self, inputs: &[&TensorType]) -> Result<Function, Diagnostic> {
+        let params = self.params();
+        let ins: Vec<&ParamSpec> = params.iter().filter(|p| p.access != Access::Write).collect();
+        if ins.len() != inputs.len() {
+            let m = format!("kernel `{}` takes {} inputs, found {}", self.name(), ins.len(), inputs.len());
+            return Err(Diagnostic::new("kernel-arity", m));
+        }
+        let module = Module::default();
+        let mut b = Builder::new(&module, self.name());
+        let values: Vec<Value> = ins.iter().zip(inputs).map(|(p, t)| b.param(&p.name, (*t).clone())).collect();
+        let results = self.build(&mut b, &values)?;
+        let of = |access| params.iter().filter(move |p| p.access == access).map(|p| p.name.clone());
+        Ok(b.finish(of(Access::Update).chain(of(Access::Write)).zip(results)))
+    }
+
+    /// The types of updated inputs and outputs, in that order.
+    pub fn result_types(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, Diagnostic> {
+        let f = self.meaning(inputs)?;
+        Ok(f.results.iter().map(|(_, v)| f.ty(*v).clone()).collect())
+    }
+
+    /// The cost of one launch at `syms`: inputs once as stored, outputs once, the flops of the meaning. What is
+    /// decoded or split on the way stays in registers.
+    pub fn work(&self, inputs: &[&TensorType], syms: &SymValues) -> Result<Work, Diagnostic> {
+        let f = self.meaning(inputs)?;
+        let mut work = Work::default();
+        for inst in &f.body {
+            let data = &f.insts[*inst];
+            let InstKind::Op(op) = &data.kind else { continue };
+            let args: Vec<&TensorType> = data.args.iter().map(|a| f.ty(*a)).collect();
+            let results: Vec<TensorType> = data.results.iter().map(|r| f.ty(*r).clone()).collect();
+            let one = op.work(&args, &results, syms);
+            if !matches!(op, Op::Dequant(_)) {
+                work.flops = work.flops.saturating_add(one.flops);
+            }
+            for (i, arg) in data.args.iter().enumerate() {
+                work.read = work.read.saturating_add(input_bytes(&f, op, *arg, i, &args, &results, syms));
+            }
+            for (i, r) in data.results.iter().enumerate() {
+                if f.results.iter().any(|(_, v)| v == r) {
+                    work.write = work.write.saturating_add(op.bytes_written(&args, &results, i, syms));
+                }
+            }
+        }
+        Ok(work)
+    }
+}
+
+/// Bytes that an op reads of an operand if the operand is an input of the launch, as it is stored there.
+fn input_bytes(
+    f: &Function,
+    op: &Op,
+    arg: Value,
+    i: usize,
+    args: &[&TensorType],
+    results: &[TensorType],
+    syms: &SymValues,
+) -> u64 {
+    use crate::graph::ValueDef;
+    let stored = match f.values[arg].def {
+        ValueDef::Param(_) if !matches!(op, Op::Dequant(_)) => arg,
+        ValueDef::Result(inst, _) => match &f.insts[inst].kind {
+            InstKind::Op(d) if matches!(d, Op::Dequant(_)) => f.insts[inst].args[0],
+            _ => return 0,
+        },
+        _ => return 0,
+    };
+    let read = op.bytes_read(args, results, i, syms);
+    let (decoded, stored) = (f.ty(arg).bytes(syms).unwrap_or(1).max(1), f.ty(stored).bytes(syms).unwrap_or(0));
+    (u128::from(read) * u128::from(stored) / u128::from(decoded)) as u64
+}
+
+/// `v` decoded to floats, if it is stored as anything else than `f32`.
+pub(crate) fn decoded(b: &mut Builder<'_>, v: Value) -> Result<Value, Diagnostic> {
+    if b.ty(v).elem == Elem::F32 { Ok(v) } else { b.one(Dequant {}, &[v]) }
+}
