@@ -56,7 +56,7 @@ pub struct Part {
     data_start: u64,
     values: IndexMap<String, Value>,
     tensors: Vec<TensorInfo>,
-    trailing: u64,
+    data_end: u64,
 }
 
 impl Part {
@@ -103,13 +103,12 @@ impl Part {
         let data_start = header_len.next_multiple_of(alignment);
         let size = bytes.len() as u64;
         check_names(&tensors, &path)?;
-        let end = place(&mut tensors, data_start, alignment, size, &path)?;
-        let trailing = size.saturating_sub(end.next_multiple_of(alignment));
-        let part = Part { path, map, version, alignment, header_len, data_start, values, tensors, trailing };
-        if trailing > 0 {
+        let data_end = place(&mut tensors, data_start, alignment, size, &path)?;
+        let part = Part { path, map, version, alignment, header_len, data_start, values, tensors, data_end };
+        if part.trailing_bytes() > 0 {
             tracing::warn!(
                 file = %part.path.display(),
-                bytes = trailing,
+                bytes = part.trailing_bytes(),
                 "bytes after the last tensor are ignored (a resumed download, or joined files)"
             );
         }
@@ -153,7 +152,7 @@ impl Part {
 
     /// Bytes after the last tensor and its padding.
     pub fn trailing_bytes(&self) -> u64 {
-        self.trailing
+        self.size().saturating_sub(self.data_end.next_multiple_of(self.alignment))
     }
 
     /// The keys and values in file order.
@@ -184,8 +183,9 @@ impl Part {
 
     /// Whether the bytes after the last tensor look like another GGUF file.
     pub(crate) fn looks_joined(&self) -> bool {
-        let start = (self.size() - self.trailing) as usize;
-        self.trailing > 0 && self.bytes()[start..].starts_with(b"GGUF")
+        // The first of them may have been written with or without the padding after its last tensor.
+        let starts = [self.data_end, self.data_end.next_multiple_of(self.alignment)];
+        starts.iter().any(|&at| self.bytes().get(at as usize..).is_some_and(|rest| rest.starts_with(b"GGUF")))
     }
 }
 
@@ -232,7 +232,10 @@ fn read_version(cur: &mut Cursor<'_>, path: &Path) -> Result<u32> {
             ),
         )
     } else {
-        ("unsupported-version", format!("GGUF version {version} is not supported (2 and 3 are); convert the model again"))
+        (
+            "unsupported-version",
+            format!("GGUF version {version} is not supported (2 and 3 are); convert the model again"),
+        )
     };
     Err(InputError::new(Class::Unsupported, code, path, message))
 }
@@ -257,9 +260,8 @@ fn check_count(count: u64, least: u64, most: u64, what: &str, cur: &Cursor<'_>, 
 
 fn read_key(cur: &mut Cursor<'_>, index: u64, path: &Path) -> Result<String> {
     let (offset, bytes) = cur.string("a key's text")?;
-    let bad = |code, what: &str| {
-        InputError::new(Class::Format, code, path, format!("key {index} at offset {offset} {what}"))
-    };
+    let bad =
+        |code, what: &str| InputError::new(Class::Format, code, path, format!("key {index} at offset {offset} {what}"));
     if bytes.is_empty() {
         return Err(bad("empty-key", "is empty"));
     }
@@ -293,8 +295,9 @@ fn read_info(cur: &mut Cursor<'_>, index: u64, path: &Path) -> Result<TensorInfo
         Ok(name) if (1..=MAX_NAME_BYTES).contains(&name.len()) => name.to_owned(),
         _ => {
             let shown = show(&String::from_utf8_lossy(&bytes[..bytes.len().min(100)]));
-            let message =
-                format!("tensor {index} at offset {at} has a bad name '{shown}': it must be 1 to {MAX_NAME_BYTES} bytes of UTF-8");
+            let message = format!(
+                "tensor {index} at offset {at} has a bad name '{shown}': it must be 1 to {MAX_NAME_BYTES} bytes of UTF-8"
+            );
             return Err(InputError::new(Class::Format, "bad-tensor-name", path, message));
         }
     };
@@ -312,8 +315,8 @@ fn read_info(cur: &mut Cursor<'_>, index: u64, path: &Path) -> Result<TensorInfo
     }
     let type_id = cur.u32(&what)?;
     let offset = cur.u64(&what)?;
-    let (elems, block_bytes, type_name) = quant::ggml_layout(type_id)
-        .map_err(|e| refuse(Class::Unsupported, "bad-tensor-type", format!("{e}; convert or quantise the model again")))?;
+    let (elems, block_bytes, type_name) =
+        quant::ggml_layout(type_id).map_err(|e| refuse(Class::Unsupported, "bad-tensor-type", e.to_string()))?;
     let (elems, block_bytes) = (elems as u64, block_bytes as u64);
     let row = shape.first().copied().unwrap_or(1);
     if !row.is_multiple_of(elems) {

@@ -161,7 +161,11 @@ impl GgufSet {
             other => other.bytes().unwrap_or(1) as usize,
         };
         if count > limit as u64 {
-            return Err(self.key_error("array-length", key, format!("has {count} entries, and at most {limit} can be meant")));
+            return Err(self.key_error(
+                "array-length",
+                key,
+                format!("has {count} entries, and at most {limit} can be meant"),
+            ));
         }
         let signed = matches!(elem, ValueType::I8 | ValueType::I16 | ValueType::I32 | ValueType::I64);
         Ok(Some(span.of(self.header()).chunks_exact(width).map(|bytes| int(bytes, signed)).collect()))
@@ -176,7 +180,8 @@ fn int(bytes: &[u8], signed: bool) -> i128 {
 }
 
 fn key_error(path: &Path, class: Class, code: &'static str, key: &str, what: &str) -> InputError {
-    InputError::new(class, code, path, format!("key {} {what}", show(key))).about(key)
+    let gap = if what.starts_with(':') { "" } else { " " };
+    InputError::new(class, code, path, format!("key {}{gap}{what}", show(key))).about(key)
 }
 
 #[cfg(test)]

@@ -80,7 +80,8 @@ pub fn open(path: &Path) -> Result<GgufSet> {
 
 fn open_siblings(named: Part, path: &Path, name: &PartName) -> Result<Vec<Part>> {
     let sibling = |number| path.with_file_name(PartName::format(&name.prefix, number, name.count));
-    let missing: Vec<u32> = (1..=name.count).filter(|&n| n != name.number && stat(&sibling(n)).is_err()).take(4).collect();
+    let missing: Vec<u32> =
+        (1..=name.count).filter(|&n| n != name.number && stat(&sibling(n)).is_err()).take(4).collect();
     if let Some(&first) = missing.first() {
         let list: Vec<String> = missing.iter().map(u32::to_string).collect();
         let more = if missing.len() > 3 { ", ..." } else { "" };
@@ -105,6 +106,7 @@ fn open_siblings(named: Part, path: &Path, name: &PartName) -> Result<Vec<Part>>
         }
         parts.push(part);
     }
+    check_totals_agree(&parts)?;
     check_same_model(&parts)?;
     Ok(parts)
 }
@@ -113,8 +115,10 @@ fn check_place(part: &Part, number: u32, count: u32) -> Result<()> {
     let found = split_int(part, "split.no")?;
     if found != Some(u64::from(number - 1)) {
         let found = found.map_or("missing".to_owned(), |n| n.to_string());
-        let message =
-            format!("this is part {number} by its name, but its split.no is {found} ({} expected): renamed, or of another model", number - 1);
+        let message = format!(
+            "this is part {number} by its name, but its split.no is {found} ({} expected): renamed, or of another model",
+            number - 1
+        );
         return Err(InputError::new(Class::Model, "split-no", part.path(), message).about("split.no"));
     }
     let found = split_int(part, "split.count")?;
@@ -131,15 +135,12 @@ fn check_same_model(parts: &[Part]) -> Result<()> {
     let first = &parts[0];
     for (index, part) in parts.iter().enumerate().skip(1) {
         let differs = part.values().iter().find(|(key, value)| {
-            let own = matches!(key.as_str(), "split.no" | "general.alignment");
+            let own = key.starts_with("split.") || key.as_str() == "general.alignment";
             !own && first.values().get(*key).is_some_and(|other| !same_value(first, other, part, value))
         });
         if let Some((key, _)) = differs {
-            let message = format!(
-                "part {} is of another model than part 1: key {} differs between them",
-                index + 1,
-                show(key)
-            );
+            let message =
+                format!("part {} is of another model than part 1: key {} differs between them", index + 1, show(key));
             return Err(InputError::new(Class::Model, "foreign-part", part.path(), message).about(key));
         }
     }
@@ -164,23 +165,43 @@ fn same_value(a_part: &Part, a: &Value, b_part: &Part, b: &Value) -> bool {
     }
 }
 
-fn check_total(parts: &[Part]) -> Result<()> {
-    const KEY: &str = "split.tensors.count";
-    let found: u64 = parts.iter().map(|p| p.tensors().len() as u64).sum();
-    for (index, part) in parts.iter().enumerate() {
-        match split_int(part, KEY)? {
-            Some(total) if total != found => {
-                let message = format!(
-                    "part {}: {KEY} is {total}, but the {} parts hold {found} tensors: a part is of another model, or incomplete",
-                    index + 1,
-                    parts.len()
-                );
-                return Err(InputError::new(Class::Model, "split-tensors", part.path(), message).about(KEY));
-            }
-            _ => {}
+const TOTAL: &str = "split.tensors.count";
+
+fn tensors_in(parts: &[Part]) -> u64 {
+    parts.iter().map(|p| p.tensors().len() as u64).sum()
+}
+
+/// The total that each part states must be the same: parts of two models seldom agree on it.
+fn check_totals_agree(parts: &[Part]) -> Result<()> {
+    let Some(first) = split_int(&parts[0], TOTAL)? else { return Ok(()) };
+    for (index, part) in parts.iter().enumerate().skip(1) {
+        if let Some(other) = split_int(part, TOTAL)?
+            && other != first
+        {
+            let message = format!(
+                "{TOTAL} is {other} in part {} and {first} in part 1 (the parts hold {} tensors): a part is of another model",
+                index + 1,
+                tensors_in(parts)
+            );
+            return Err(InputError::new(Class::Model, "split-tensors", part.path(), message).about(TOTAL));
         }
     }
     Ok(())
+}
+
+/// The stated total must be what the parts hold.
+fn check_total(parts: &[Part]) -> Result<()> {
+    let found = tensors_in(parts);
+    match split_int(&parts[0], TOTAL)? {
+        Some(total) if total != found => {
+            let message = format!(
+                "{TOTAL} is {total}, but the {} parts hold {found} tensors: a part is of another model, or incomplete",
+                parts.len()
+            );
+            Err(InputError::new(Class::Model, "split-tensors", parts[0].path(), message).about(TOTAL))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn split_int(part: &Part, key: &str) -> Result<Option<u64>> {
@@ -194,7 +215,9 @@ fn split_int(part: &Part, key: &str) -> Result<Option<u64>> {
 }
 
 fn joined(part: &Part, why: &str) -> InputError {
-    let message = format!("{why}: GGUF parts must not be joined with cat; keep them as separate files, or merge them with a GGUF tool");
+    let message = format!(
+        "{why}: GGUF parts must not be joined with cat; keep them as separate files, or merge them with a GGUF tool"
+    );
     InputError::new(Class::Model, "joined-parts", part.path(), message)
 }
 

@@ -190,9 +190,8 @@ fn merges<'a>(set: &'a GgufSet, vocabulary: &Vocabulary<'_>) -> Result<Vec<(&'a 
     let mut joined = String::new();
     for (rank, bytes) in strings.enumerate() {
         let merge = utf8(set, MERGES, "merge", rank, bytes)?;
-        let refuse = |code, what: &str| {
-            set.key_error(code, MERGES, format!("merge {rank} ('{}') {what}", show(merge)))
-        };
+        let refuse =
+            |code, what: &str| set.key_error(code, MERGES, format!(": merge {rank} ('{}') {what}", show(merge)));
         // The space that separates is the first one after the first byte: a token may begin with one.
         let space = merge.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1);
         let Some((left, right)) = space.map(|at| (&merge[..at], &merge[at + 1..])) else {

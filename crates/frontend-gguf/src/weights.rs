@@ -130,8 +130,7 @@ impl<'a> Ledger<'a> {
             return Ok(weight);
         }
         let names: Vec<&str> = allowed.iter().map(|t| t.name()).collect();
-        let message =
-            format!("tensor {} is {}, and must be {}", show(name), weight.quant.name(), names.join(" or "));
+        let message = format!("tensor {} is {}, and must be {}", show(name), weight.quant.name(), names.join(" or "));
         let part = self.set.parts()[weight.part].path();
         Err(InputError::new(Class::Unsupported, "tensor-type", part, message).about(name))
     }
@@ -188,7 +187,14 @@ impl<'a> Ledger<'a> {
         self.tensor_error(Class::Model, "tensor-unexpected", part, info, &message)
     }
 
-    fn tensor_error(&self, class: Class, code: &'static str, part: usize, info: &TensorInfo, message: &str) -> InputError {
+    fn tensor_error(
+        &self,
+        class: Class,
+        code: &'static str,
+        part: usize,
+        info: &TensorInfo,
+        message: &str,
+    ) -> InputError {
         InputError::new(class, code, self.set.parts()[part].path(), message).about(&info.name)
     }
 }

@@ -250,7 +250,9 @@ fn indexer_types(keys: &Keys<'_>, layers: u64, context: u64) -> Result<Vec<bool>
         None => (0..layers).map(|i| i.saturating_sub(2) % 4 == 0).collect(),
     };
     if types.first() != Some(&true) {
-        return Err(keys.bad(KEY, "marks layer 0 as shared, but there is no earlier layer whose selection it could reuse"));
+        return Err(
+            keys.bad(KEY, "marks layer 0 as shared, but there is no earlier layer whose selection it could reuse")
+        );
     }
     Ok(types)
 }
@@ -302,7 +304,11 @@ fn groups(keys: &Keys<'_>, experts: u64) -> Result<(u64, u64)> {
     }
     let used = keys.optional_u64("expert_group_used_count")?.unwrap_or(0);
     if used == 0 || used >= count {
-        let what = format!("is {used}, and must be between 1 and {} ({} is {count})", count - 1, keys.full("expert_group_count"));
+        let what = format!(
+            "is {used}, and must be between 1 and {} ({} is {count})",
+            count - 1,
+            keys.full("expert_group_count")
+        );
         return Err(keys.bad("expert_group_used_count", what));
     }
     Ok((count, used))

@@ -164,8 +164,7 @@ fn claim_embedding(ledger: &mut Ledger<'_>, v: u64, d: u64) -> Result<WeightRef>
     const NAME: &str = "token_embd.weight";
     match ledger.set().tensor(NAME) {
         Some((part, info)) if info.shape.len() == 2 && info.shape[1] == d && info.shape[0] != v => {
-            let message =
-                format!("tensor {NAME} has {} rows, but the vocabulary has {v} tokens", info.shape[0]);
+            let message = format!("tensor {NAME} has {} rows, but the vocabulary has {v} tokens", info.shape[0]);
             let path = ledger.set().parts()[part].path();
             Err(InputError::new(Class::Model, "vocabulary-mismatch", path, message).about(NAME))
         }

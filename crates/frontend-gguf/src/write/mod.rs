@@ -3,6 +3,8 @@
 //! It never overwrites: a destination that exists is refused before a byte is written. Each file is written under a
 //! temporary name beside its destination, synced and renamed, so that a half-written file never has the final name.
 
+mod encode;
+
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +13,8 @@ use glmc_ir::quant::QuantType;
 use indexmap::IndexMap;
 
 use crate::container::DEFAULT_ALIGNMENT;
-use crate::set::PartName;
+use crate::set::{GgufSet, PartName};
+use crate::value::{Value, ValueType};
 
 /// A metadata value to write. Arrays hold values of one kind; an empty one is written as an array of its own kind.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +37,8 @@ pub enum MetaValue {
     I32s(Vec<i32>),
     F32s(Vec<f32>),
     Bools(Vec<bool>),
+    /// A value as it lies in a file, from its type id on.
+    Raw(Vec<u8>),
 }
 
 macro_rules! from_value {
@@ -88,6 +93,38 @@ impl<'a> GgufWriter<'a> {
         Self::default()
     }
 
+    /// A copy of a model: its metadata but the split keys, and its tensors, streamed from the parts when written.
+    ///
+    /// # Errors
+    /// A tensor has a type that no weight has.
+    pub fn from_set(set: &'a GgufSet) -> io::Result<Self> {
+        let mut out = GgufWriter::new();
+        for (key, value) in set.values().filter(|(key, _)| !key.starts_with("split.")) {
+            out.set(key, raw(value, set.parts()[0].bytes()));
+        }
+        out.alignment = Some(set.parts()[0].alignment());
+        for (part, info) in set.tensors() {
+            let quant =
+                QuantType::from_ggml_id(info.type_id).map_err(|e| invalid(format!("tensor {}: {e}", info.name)))?;
+            let bytes = set.tensor_bytes(part, info.offset, info.bytes).unwrap_or_default();
+            let data = TensorData::Stream(Box::new(move |w| w.write_all(bytes)));
+            out.tensor(info.name.clone(), quant, &info.shape, data)?;
+        }
+        Ok(out)
+    }
+
+    /// Keeps only the tensors whose name satisfies `keep`.
+    pub fn retain_tensors(&mut self, mut keep: impl FnMut(&str) -> bool) -> &mut Self {
+        self.tensors.retain(|t| keep(&t.name));
+        self
+    }
+
+    /// Turns the order of the tensors round.
+    pub fn reverse_tensors(&mut self) -> &mut Self {
+        self.tensors.reverse();
+        self
+    }
+
     /// Sets a key, replacing an earlier value in place.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<MetaValue>) -> &mut Self {
         self.values.insert(key.into(), value.into());
@@ -128,8 +165,10 @@ impl<'a> GgufWriter<'a> {
         if name.is_empty() || name.len() > 63 || self.tensors.iter().any(|t| t.name == name) {
             return Err(invalid(format!("tensor {name}: the name is unusable or doubled")));
         }
-        let (&row, outer) =
-            shape.split_last().filter(|_| shape.len() <= 4).ok_or_else(|| invalid(format!("tensor {name}: 1 to 4 dims")))?;
+        let (&row, outer) = shape
+            .split_last()
+            .filter(|_| shape.len() <= 4)
+            .ok_or_else(|| invalid(format!("tensor {name}: 1 to 4 dims")))?;
         let bytes = outer.iter().try_fold(quant.row_bytes(row), |n, &d| Some(n?.checked_mul(d))).flatten();
         let Some(bytes) = bytes else {
             return Err(invalid(format!("tensor {name}: {shape:?} is no shape for {quant}")));
@@ -185,6 +224,36 @@ impl<'a> GgufWriter<'a> {
     }
 }
 
+/// A parsed value as it lies in the file.
+fn raw(value: &Value, file: &[u8]) -> MetaValue {
+    match *value {
+        Value::U8(v) => MetaValue::U8(v),
+        Value::I8(v) => MetaValue::I8(v),
+        Value::U16(v) => MetaValue::U16(v),
+        Value::I16(v) => MetaValue::I16(v),
+        Value::U32(v) => MetaValue::U32(v),
+        Value::I32(v) => MetaValue::I32(v),
+        Value::U64(v) => MetaValue::U64(v),
+        Value::I64(v) => MetaValue::I64(v),
+        Value::F32(v) => MetaValue::F32(v),
+        Value::F64(v) => MetaValue::F64(v),
+        Value::Bool(v) => MetaValue::Bool(v),
+        Value::Str(span) => {
+            let mut out = (ValueType::Str as u32).to_le_bytes().to_vec();
+            out.extend((span.len as u64).to_le_bytes());
+            out.extend(span.of(file));
+            MetaValue::Raw(out)
+        }
+        Value::Array { elem, count, span } => {
+            let mut out = (ValueType::Array as u32).to_le_bytes().to_vec();
+            out.extend((elem as u32).to_le_bytes());
+            out.extend(count.to_le_bytes());
+            out.extend(span.of(file));
+            MetaValue::Raw(out)
+        }
+    }
+}
+
 fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
@@ -223,7 +292,7 @@ fn write_all(
     tensors: &mut [Tensor<'_>],
     alignment: u64,
 ) -> io::Result<()> {
-    let header = header(values, tensors, alignment);
+    let header = encode::header(values, tensors, alignment);
     let mut out = BufWriter::new(file);
     out.write_all(&header)?;
     let mut at = header.len() as u64;
@@ -274,82 +343,5 @@ impl Write for Counted<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// Header, key-value table, tensor table and the padding up to the data.
-fn header(values: &IndexMap<String, MetaValue>, tensors: &[Tensor<'_>], alignment: u64) -> Vec<u8> {
-    let mut out = b"GGUF".to_vec();
-    out.extend(3u32.to_le_bytes());
-    out.extend((tensors.len() as u64).to_le_bytes());
-    out.extend((values.len() as u64).to_le_bytes());
-    for (key, value) in values {
-        put_str(&mut out, key);
-        put_value(&mut out, value);
-    }
-    let mut offset = 0u64;
-    for tensor in tensors {
-        put_str(&mut out, &tensor.name);
-        out.extend((tensor.shape.len() as u32).to_le_bytes());
-        tensor.shape.iter().rev().for_each(|d| out.extend(d.to_le_bytes()));
-        out.extend(tensor.quant.ggml_id().to_le_bytes());
-        out.extend(offset.to_le_bytes());
-        offset = (offset + tensor.bytes).next_multiple_of(alignment);
-    }
-    out.resize((out.len() as u64).next_multiple_of(alignment) as usize, 0);
-    out
-}
-
-fn put_str(out: &mut Vec<u8>, text: &str) {
-    out.extend((text.len() as u64).to_le_bytes());
-    out.extend(text.as_bytes());
-}
-
-fn put_array(out: &mut Vec<u8>, elem: u32, count: usize) {
-    out.extend(9u32.to_le_bytes());
-    out.extend(elem.to_le_bytes());
-    out.extend((count as u64).to_le_bytes());
-}
-
-fn put_value(out: &mut Vec<u8>, value: &MetaValue) {
-    macro_rules! scalar {
-        ($id:literal, $v:expr) => {{
-            out.extend(u32::to_le_bytes($id));
-            out.extend($v.to_le_bytes());
-        }};
-    }
-    macro_rules! array {
-        ($id:literal, $v:expr) => {{
-            put_array(out, $id, $v.len());
-            $v.iter().for_each(|x| out.extend(x.to_le_bytes()));
-        }};
-    }
-    match value {
-        MetaValue::U8(v) => scalar!(0, v),
-        MetaValue::I8(v) => scalar!(1, v),
-        MetaValue::U16(v) => scalar!(2, v),
-        MetaValue::I16(v) => scalar!(3, v),
-        MetaValue::U32(v) => scalar!(4, v),
-        MetaValue::I32(v) => scalar!(5, v),
-        MetaValue::F32(v) => scalar!(6, v),
-        MetaValue::Bool(v) => scalar!(7, u8::from(*v)),
-        MetaValue::U64(v) => scalar!(10, v),
-        MetaValue::I64(v) => scalar!(11, v),
-        MetaValue::F64(v) => scalar!(12, v),
-        MetaValue::Str(v) => {
-            out.extend(8u32.to_le_bytes());
-            put_str(out, v);
-        }
-        MetaValue::Strs(v) => {
-            put_array(out, 8, v.len());
-            v.iter().for_each(|s| put_str(out, s));
-        }
-        MetaValue::U32s(v) => array!(4, v),
-        MetaValue::I32s(v) => array!(5, v),
-        MetaValue::F32s(v) => array!(6, v),
-        MetaValue::Bools(v) => {
-            put_array(out, 7, v.len());
-            out.extend(v.iter().map(|&b| u8::from(b)));
-        }
     }
 }
