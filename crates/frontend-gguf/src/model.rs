@@ -44,4 +44,14 @@ impl Model {
         let report = ledger.finish()?;
         Ok(Model { architecture, config, weights, report, tokenizer, templates })
     }
+
+    /// Lifts the model to its naive graph.
+    ///
+    /// # Errors
+    /// A type rule that the file's shapes break, which the claims should have refused.
+    pub fn lift(&self, options: &arch::LiftOptions) -> std::result::Result<arch::Lifted, glmc_ir::diag::Diagnostic> {
+        match self.architecture {
+            Architecture::GlmDsa => arch::glm_dsa::lift::lift(&self.config, &self.weights, options),
+        }
+    }
 }

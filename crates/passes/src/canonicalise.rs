@@ -123,8 +123,12 @@ impl<'a> Rewriter<'a> {
                 self.map.insert(*old, *new);
             }
         }
-        let results: Vec<(String, Value)> =
-            self.old.results.iter().map(|(n, v)| Ok((n.clone(), self.value(*v)?))).collect::<Result<_, Diagnostic>>()?;
+        let results: Vec<(String, Value)> = self
+            .old
+            .results
+            .iter()
+            .map(|(n, v)| Ok((n.clone(), self.value(*v)?)))
+            .collect::<Result<_, Diagnostic>>()?;
         Ok(self.b.finish(results))
     }
 

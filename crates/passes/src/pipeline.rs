@@ -47,9 +47,7 @@ pub fn run(lifted: Module, entries: &[EntryInfo], fuel: Option<u64>, emit: Emit<
     let mut module = lifted;
     for pass in passes() {
         let start = Instant::now();
-        module = pass
-            .run(&module, &mut cx)
-            .map_err(|error| PassError::Failed { pass: pass.name().into(), error })?;
+        module = pass.run(&module, &mut cx).map_err(|error| PassError::Failed { pass: pass.name().into(), error })?;
         timings.push(Timing { name: pass.name().into(), time: start.elapsed() });
         verify(pass.name(), &module, &mut timings)?;
         emit(pass.name(), &module);

@@ -65,11 +65,19 @@ impl Groups {
         let step = match joined_halves(f, uses, gate, up) {
             Some((x, pieces, insts)) => {
                 self.covered.extend(insts);
-                LoweredStep::Launch { kernel: SwigluKernel { pieces }.into(), inputs: vec![x], outputs: data.results.clone() }
+                LoweredStep::Launch {
+                    kernel: SwigluKernel { pieces }.into(),
+                    inputs: vec![x],
+                    outputs: data.results.clone(),
+                }
             }
             None => {
                 let inputs = vec![self.stored(gate), self.stored(up)];
-                LoweredStep::Launch { kernel: SwigluKernel { pieces: vec![] }.into(), inputs, outputs: data.results.clone() }
+                LoweredStep::Launch {
+                    kernel: SwigluKernel { pieces: vec![] }.into(),
+                    inputs,
+                    outputs: data.results.clone(),
+                }
             }
         };
         self.leaders.insert(mul, step);

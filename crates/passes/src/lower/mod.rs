@@ -12,9 +12,9 @@ use glmc_ir::diag::Diagnostic;
 use glmc_ir::entities::{FuncId, Inst, Value};
 use glmc_ir::graph::{Function, InstKind, Module};
 use glmc_ir::kernel::{
-    AddKernel, AppendKernel, AttentionKernel, DecodeKernel, GatherKernel, GroupedMatmulKernel, IndexerKernel, JoinKernel,
-    Kernel, LayerNormKernel, MatmulKernel, MulKernel, ReluKernel, RmsNormKernel, RopeKernel, RouteKernel, ScaleKernel,
-    SigmoidKernel, SiluKernel, TopKKernel,
+    AddKernel, AppendKernel, AttentionKernel, DecodeKernel, GatherKernel, GroupedMatmulKernel, IndexerKernel,
+    JoinKernel, Kernel, LayerNormKernel, MatmulKernel, MulKernel, ReluKernel, RmsNormKernel, RopeKernel, RouteKernel,
+    ScaleKernel, SigmoidKernel, SiluKernel, TopKKernel,
 };
 use glmc_ir::op::Op;
 

@@ -42,7 +42,8 @@ pub(super) fn place(phase: &mut Phase) -> Result<(), Diagnostic> {
                 at = *end;
             }
         }
-        let end = at.checked_add(size).ok_or_else(|| Diagnostic::new("too-large", "the arena has no size in 64 bits"))?;
+        let end =
+            at.checked_add(size).ok_or_else(|| Diagnostic::new("too-large", "the arena has no size in 64 bits"))?;
         phase.buffers[id].offset = at;
         let slot = placed.partition_point(|(o, ..)| *o <= at);
         placed.insert(slot, (at, end, life));

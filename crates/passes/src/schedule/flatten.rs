@@ -27,7 +27,10 @@ impl Shared {
             if s.ty == *ty {
                 return Ok(id);
             }
-            return Err(Diagnostic::new("state-mismatch", format!("pool `{name}` is {} in one entry and {ty} in another", s.ty)));
+            return Err(Diagnostic::new(
+                "state-mismatch",
+                format!("pool `{name}` is {} in one entry and {ty} in another", s.ty),
+            ));
         }
         Ok(self.states.push(State { name: name.into(), ty: ty.clone() }))
     }
@@ -199,7 +202,10 @@ impl Flattener<'_> {
                 self.shared.weight(w);
                 Ok(Mem::Weight(w))
             }
-            _ => Err(Diagnostic::new("use-before-def", format!("@{} reads %{} before it is made", f.name, f.value_name(v)))),
+            _ => Err(Diagnostic::new(
+                "use-before-def",
+                format!("@{} reads %{} before it is made", f.name, f.value_name(v)),
+            )),
         }
     }
 }

@@ -40,7 +40,8 @@ pub(super) fn dependences(phase: &Phase) -> DiGraph<usize, ()> {
 /// Orders the steps: of those whose inputs are made, always the first in program order.
 pub(super) fn order(phase: &mut Phase) {
     let g = dependences(phase);
-    let mut waiting: Vec<usize> = g.node_indices().map(|n| g.neighbors_directed(n, Direction::Incoming).count()).collect();
+    let mut waiting: Vec<usize> =
+        g.node_indices().map(|n| g.neighbors_directed(n, Direction::Incoming).count()).collect();
     let mut ready: BinaryHeap<Reverse<usize>> = (0..waiting.len()).filter(|i| waiting[*i] == 0).map(Reverse).collect();
     let mut steps: Vec<Option<glmc_ir::plan::Step>> = std::mem::take(&mut phase.steps).into_iter().map(Some).collect();
     while let Some(Reverse(i)) = ready.pop() {

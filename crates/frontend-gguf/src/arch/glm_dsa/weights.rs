@@ -122,7 +122,7 @@ pub struct MoeFfn {
 pub struct MtpWeights {
     /// Index of its block in the file.
     pub block: u64,
-    /// The block. Its indexer is `None` when the file has none; the draft head attends densely without it.
+    /// The block. Its indexer is `None`: the draft head attends densely.
     pub layer: LayerWeights,
     /// `[D, 2 * D]`: columns of the embedding half, then of the hidden half.
     pub eh_proj: WeightRef,
@@ -215,16 +215,17 @@ const INDEXER_TENSORS: [&str; 5] = [
 
 fn layer_indexer(ledger: &mut Ledger<'_>, config: &GlmDsaConfig, i: u64) -> Result<Option<IndexerWeights>> {
     let full_name = |tensor: &str| format!("blk.{i}.{tensor}");
-    if i >= config.layers {
-        // The MTP block: all of it or nothing.
-        let any = INDEXER_TENSORS.iter().any(|t| ledger.has(&full_name(t)));
-        return if any { indexer(ledger, config, i).map(Some) } else { Ok(None) };
-    }
-    if config.is_full_indexer(i) {
+    let draft_head = i >= config.layers;
+    if !draft_head && config.is_full_indexer(i) {
         return indexer(ledger, config, i).map(Some);
     }
+    let reason = if draft_head {
+        "the draft head attends densely"
+    } else {
+        "indexer of a layer that shares an earlier layer's selection"
+    };
     for tensor in INDEXER_TENSORS {
-        ledger.ignore(&full_name(tensor), "indexer of a layer that shares an earlier layer's selection");
+        ledger.ignore(&full_name(tensor), reason);
     }
     Ok(None)
 }
