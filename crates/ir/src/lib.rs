@@ -18,3 +18,4 @@ pub mod quant;
 pub mod tensor;
 pub mod text;
 pub mod ty;
+pub mod verify;
