@@ -21,3 +21,4 @@ pub mod quant;
 pub mod tensor;
 pub mod text;
 pub mod ty;
+pub mod verify;
