@@ -50,12 +50,12 @@ fn callees(f: &Function) -> impl Iterator<Item = FuncId> {
     })
 }
 
-/// `bad-entry`: a runtime writes step parameters of `i32` and hands over state, nothing else.
+/// `bad-entry`: a runtime writes plain numbers as step parameters and hands over state, never stored blocks.
 pub(super) fn entry_params(s: &Scope<'_>, found: &mut Vec<Diagnostic>) {
     for p in s.f.params.iter().filter(|_| s.f.entry) {
         let t = s.f.ty(*p);
-        if !t.state && t.elem != Elem::I32 {
-            let what = format!("an entry takes i32 step parameters and state, found {t}");
+        if matches!(t.elem, Elem::Quant(_)) {
+            let what = format!("an entry takes plain step parameters and state, found {t}");
             found.push(Diagnostic::new("bad-entry", what).at(s.names.place(*p)));
         }
     }
