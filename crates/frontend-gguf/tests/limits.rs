@@ -2,6 +2,8 @@
 //!
 //! One test alone in its binary: the peak it reads is the process's.
 
+#![cfg(target_os = "linux")]
+
 mod common;
 
 use std::path::{Path, PathBuf};
@@ -94,7 +96,6 @@ fn status(field: &str) -> u64 {
 }
 
 #[test]
-#[cfg(target_os = "linux")]
 fn time_and_memory_stay_small() {
     let dir = folder();
     let paths = [many_keys(dir.path()), many_tensors(dir.path()), full_vocabulary(dir.path())];
