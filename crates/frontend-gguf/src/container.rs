@@ -20,7 +20,7 @@ const MAX_ALIGNMENT: u64 = 1 << 20;
 const MIN_ALIGNMENT: u64 = 8;
 /// More keys or tensors than any model has; bounds what a hostile table can make us hold.
 const MAX_KEYS: u64 = 1 << 16;
-const MAX_TENSORS: u64 = 1 << 18;
+const MAX_TENSORS: u64 = 1 << 17;
 const MAX_KEY_BYTES: usize = 65_535;
 const MAX_NAME_BYTES: usize = 63;
 const MAX_DIMS: u32 = 4;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::error::{Class, InputError, Result, show};
 use crate::set::GgufSet;
-use crate::value::{Span, Strings, Value, ValueType};
+use crate::value::{Ints, Span, Strings, Value, ValueType};
 
 impl GgufSet {
     /// The raw value of a key.
@@ -145,55 +145,20 @@ impl GgufSet {
         }
     }
 
-    /// The integers of an array (of any integer width, or of bools), at most `limit` of them.
+    /// The integers of an array (of any integer width, or of bools), read lazily.
     ///
     /// # Errors
-    /// The key holds something else, or a longer array.
-    pub fn get_ints(&self, key: &str, limit: usize) -> Result<Option<Vec<i128>>> {
-        let Some(value) = self.value(key) else { return Ok(None) };
-        let Value::Array { elem, count, span } = *value else {
-            return Err(self.wrong_type(key, value, "an array of integers"));
-        };
-        let width = match elem {
-            ValueType::Str | ValueType::Array | ValueType::F32 | ValueType::F64 => {
-                return Err(self.wrong_type(key, value, "an array of integers"));
-            }
-            other => other.bytes().unwrap_or(1) as usize,
-        };
-        if count > limit as u64 {
-            return Err(self.key_error(
-                "array-length",
-                key,
-                format!("has {count} entries, and at most {limit} can be meant"),
-            ));
+    /// The key holds something else than an array of integers.
+    pub fn get_ints(&self, key: &str) -> Result<Option<Ints<'_>>> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::Array { elem, span, .. }) if elem.is_int() => Ok(Some(Ints::new(self.header(), *span, *elem))),
+            Some(other) => Err(self.wrong_type(key, other, "an array of integers")),
         }
-        let signed = matches!(elem, ValueType::I8 | ValueType::I16 | ValueType::I32 | ValueType::I64);
-        Ok(Some(span.of(self.header()).chunks_exact(width).map(|bytes| int(bytes, signed)).collect()))
     }
-}
-
-/// A little-endian integer of 1 to 8 bytes.
-fn int(bytes: &[u8], signed: bool) -> i128 {
-    let unsigned = bytes.iter().rev().fold(0i128, |acc, &b| acc << 8 | i128::from(b));
-    let negative = signed && bytes.last().is_some_and(|b| b & 0x80 != 0);
-    if negative { unsigned - (1i128 << (8 * bytes.len())) } else { unsigned }
 }
 
 fn key_error(path: &Path, class: Class, code: &'static str, key: &str, what: &str) -> InputError {
     let gap = if what.starts_with(':') { "" } else { " " };
     InputError::new(class, code, path, format!("key {}{gap}{what}", show(key))).about(key)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::int;
-
-    #[test]
-    fn integers_of_every_width() {
-        assert_eq!(int(&[0xFF], true), -1);
-        assert_eq!(int(&[0xFF], false), 255);
-        assert_eq!(int(&(-5i32).to_le_bytes(), true), -5);
-        assert_eq!(int(&i64::MIN.to_le_bytes(), true), i128::from(i64::MIN));
-        assert_eq!(int(&u64::MAX.to_le_bytes(), false), i128::from(u64::MAX));
-    }
 }

@@ -6,7 +6,7 @@ use crate::error::{InputError, Result};
 use crate::set::GgufSet;
 use crate::value::Value;
 
-/// Keys longer than this per-layer array are refused before they are read.
+/// Per-layer arrays longer than this are refused before they are read.
 const MAX_PER_BLOCK: usize = 4096;
 /// Larger sizes are refused, so that products of two sizes never overflow 64 bits.
 const MAX_SIZE: u64 = u32::MAX as u64;
@@ -129,7 +129,7 @@ impl<'a> Keys<'a> {
                 Err(self.set.key_error("array-length", &full, what))
             }
             Some(Value::Array { .. }) => {
-                let ints = self.set.get_ints(&full, MAX_PER_BLOCK)?.unwrap_or_default();
+                let ints: Vec<i128> = self.set.get_ints(&full)?.into_iter().flatten().collect();
                 match ints.iter().find(|n| !(0..=1).contains(*n)) {
                     Some(n) => Err(self.bad(key, format!("holds {n}; each entry must be true or false (1 or 0)"))),
                     None => Ok(Some(ints.iter().map(|&n| n == 1).collect())),
@@ -140,10 +140,16 @@ impl<'a> Keys<'a> {
     }
 
     fn array(&self, key: &str) -> Result<Vec<u64>> {
-        let ints = self.set.get_ints(&self.full(key), MAX_PER_BLOCK)?.unwrap_or_default();
+        let full = self.full(key);
+        let ints = self.set.get_ints(&full)?.ok_or_else(|| self.missing(key))?;
+        if ints.len() > MAX_PER_BLOCK {
+            return Err(self.set.key_error(
+                "array-length",
+                &full,
+                format!("has {} entries, more than any model has layers", ints.len()),
+            ));
+        }
         let size = |n: i128| u64::try_from(n).ok().filter(|&n| n <= MAX_SIZE);
-        ints.into_iter()
-            .map(|n| size(n).ok_or_else(|| self.bad(key, format!("holds {n}, which no model has"))))
-            .collect()
+        ints.map(|n| size(n).ok_or_else(|| self.bad(key, format!("holds {n}, which no model has")))).collect()
     }
 }

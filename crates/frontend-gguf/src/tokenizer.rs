@@ -93,8 +93,9 @@ pub fn load(set: &GgufSet) -> Result<Tokenizer> {
     let (pre, regex, whole_words) = pre_tokenizer(set)?;
     let vocabulary = vocabulary(set)?;
     let info = info(set, &vocabulary, pre)?;
-    let merges = merges(set, &vocabulary)?;
-    let json = write_json(&vocabulary, &merges, regex, whole_words);
+    let mut json = write_vocabulary(&vocabulary, regex, whole_words);
+    write_merges(&mut json, set, &vocabulary)?;
+    json.push_str("}}");
     Ok(Tokenizer { json, info })
 }
 
@@ -164,7 +165,7 @@ fn byte_symbol(byte: u8) -> char {
 }
 
 fn kinds(set: &GgufSet, tokens: usize) -> Result<Vec<Kind>> {
-    let types = set.get_ints(TYPES, MAX_TOKENS)?.ok_or_else(|| set.key_missing(TYPES))?;
+    let types = set.get_ints(TYPES)?.ok_or_else(|| set.key_missing(TYPES))?;
     if types.len() != tokens {
         let what = format!("has {} entries, but {TOKENS} has {tokens}", types.len());
         return Err(set.key_error("array-length", TYPES, what));
@@ -177,38 +178,56 @@ fn kinds(set: &GgufSet, tokens: usize) -> Result<Vec<Kind>> {
         5 => Ok(Kind::Unused),
         other => Err(set.key_error("token-type", TYPES, format!("gives token {id} the unknown type {other}"))),
     };
-    types.into_iter().enumerate().map(kind).collect()
+    types.enumerate().map(kind).collect()
 }
 
-fn merges<'a>(set: &'a GgufSet, vocabulary: &Vocabulary<'_>) -> Result<Vec<(&'a str, &'a str)>> {
+/// Writes `,"merges":[...]`, checking each merge on the way; they are never all held.
+fn write_merges(out: &mut String, set: &GgufSet, vocabulary: &Vocabulary<'_>) -> Result<()> {
     let strings = set.get_strings(MERGES)?.ok_or_else(|| set.key_missing(MERGES))?;
     if strings.len() > MAX_MERGES {
         let what = format!("has {} entries; at most {MAX_MERGES} are read", strings.len());
         return Err(set.key_error("array-length", MERGES, what));
     }
-    let mut merges = Vec::with_capacity(strings.len());
+    out.push_str(r#","merges":["#);
     let mut joined = String::new();
     for (rank, bytes) in strings.enumerate() {
-        let merge = utf8(set, MERGES, "merge", rank, bytes)?;
-        let refuse =
-            |code, what: &str| set.key_error(code, MERGES, format!(": merge {rank} ('{}') {what}", show(merge)));
-        // The space that separates is the first one after the first byte: a token may begin with one.
-        let space = merge.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1);
-        let Some((left, right)) = space.map(|at| (&merge[..at], &merge[at + 1..])) else {
-            return Err(refuse("merge-without-space", "has no space between its two tokens"));
-        };
-        joined.clear();
-        joined.push_str(left);
-        joined.push_str(right);
-        for token in [left, right, &joined] {
-            if !vocabulary.ids.contains_key(token) {
-                let what = format!("needs the token '{}', which is not in the vocabulary", show(token));
-                return Err(refuse("merge-unknown", &what));
-            }
-        }
-        merges.push((left, right));
+        let (left, right) = split_merge(set, vocabulary, rank, bytes, &mut joined)?;
+        comma(out, rank);
+        out.push('[');
+        push_str(out, left);
+        out.push(',');
+        push_str(out, right);
+        out.push(']');
     }
-    Ok(merges)
+    out.push(']');
+    Ok(())
+}
+
+/// The two tokens of a merge; both, and what they make (left in `joined`), are in the vocabulary.
+fn split_merge<'a>(
+    set: &GgufSet,
+    vocabulary: &Vocabulary<'_>,
+    rank: usize,
+    bytes: &'a [u8],
+    joined: &mut String,
+) -> Result<(&'a str, &'a str)> {
+    let merge = utf8(set, MERGES, "merge", rank, bytes)?;
+    let refuse = |code, what: &str| set.key_error(code, MERGES, format!(": merge {rank} ('{}') {what}", show(merge)));
+    // The space that separates is the first one after the first byte: a token may begin with one.
+    let space = merge.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1);
+    let Some((left, right)) = space.map(|at| (&merge[..at], &merge[at + 1..])) else {
+        return Err(refuse("merge-without-space", "has no space between its two tokens"));
+    };
+    joined.clear();
+    joined.push_str(left);
+    joined.push_str(right);
+    match [left, right, joined].into_iter().find(|token| !vocabulary.ids.contains_key(*token)) {
+        None => Ok((left, right)),
+        Some(token) => {
+            let what = format!("needs the token '{}', which is not in the vocabulary", show(token));
+            Err(refuse("merge-unknown", &what))
+        }
+    }
 }
 
 fn info(set: &GgufSet, vocabulary: &Vocabulary<'_>, pre: &str) -> Result<TokenizerInfo> {
@@ -259,7 +278,7 @@ fn suppressed(set: &GgufSet, vocabulary: &Vocabulary<'_>) -> Result<Vec<u32>> {
     let size = vocabulary.tokens.len();
     let unused = vocabulary.kinds.iter().enumerate().filter(|k| *k.1 == Kind::Unused).map(|k| k.0 as u32);
     let mut out: Vec<u32> = unused.collect();
-    for id in set.get_ints(KEY, MAX_TOKENS)?.unwrap_or_default() {
+    for id in set.get_ints(KEY)?.into_iter().flatten() {
         match u32::try_from(id) {
             Ok(id) if (id as usize) < size => out.push(id),
             _ => return Err(set.key_error("token-id-range", KEY, format!("holds {id}, but there are {size} tokens"))),
@@ -282,9 +301,10 @@ fn bpe_size(kinds: &[Kind]) -> usize {
     if rest_unused && no_hole { first } else { kinds.len() }
 }
 
-fn write_json(vocabulary: &Vocabulary<'_>, merges: &[(&str, &str)], regex: &str, whole_words: bool) -> String {
+/// The document up to the end of the vocabulary.
+fn write_vocabulary(vocabulary: &Vocabulary<'_>, regex: &str, whole_words: bool) -> String {
     let in_bpe = bpe_size(&vocabulary.kinds);
-    let mut out = String::with_capacity(32 * vocabulary.tokens.len() + 24 * merges.len() + 4096);
+    let mut out = String::new();
     out.push_str(r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":["#);
     let added = vocabulary.kinds.iter().zip(&vocabulary.tokens).enumerate();
     let added = added.filter(|(_, (kind, _))| matches!(kind, Kind::Special | Kind::UserDefined));
@@ -310,16 +330,7 @@ fn write_json(vocabulary: &Vocabulary<'_>, merges: &[(&str, &str)], regex: &str,
         out.push(':');
         out.push_str(&id.to_string());
     }
-    out.push_str(r#"},"merges":["#);
-    for (n, (left, right)) in merges.iter().enumerate() {
-        comma(&mut out, n);
-        out.push('[');
-        push_str(&mut out, left);
-        out.push(',');
-        push_str(&mut out, right);
-        out.push(']');
-    }
-    out.push_str("]}}");
+    out.push('}');
     out
 }
 

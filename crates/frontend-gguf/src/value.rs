@@ -54,6 +54,15 @@ impl ValueType {
         Self::ALL.get(id as usize).copied()
     }
 
+    /// Whether values are integers; bools count as 0 and 1.
+    pub fn is_int(self) -> bool {
+        !matches!(self, ValueType::Str | ValueType::Array | ValueType::F32 | ValueType::F64)
+    }
+
+    fn is_signed(self) -> bool {
+        matches!(self, ValueType::I8 | ValueType::I16 | ValueType::I32 | ValueType::I64)
+    }
+
     /// Bytes of one value; `None` for strings and arrays.
     pub fn bytes(self) -> Option<u64> {
         Some(match self {
@@ -293,3 +302,52 @@ impl<'a> Iterator for Strings<'a> {
 }
 
 impl ExactSizeIterator for Strings<'_> {}
+
+/// The integers of an array, read from the file as they are asked for.
+#[derive(Debug, Clone)]
+pub struct Ints<'a> {
+    chunks: std::slice::ChunksExact<'a, u8>,
+    signed: bool,
+}
+
+impl<'a> Ints<'a> {
+    pub(crate) fn new(file: &'a [u8], span: Span, elem: ValueType) -> Self {
+        let width = elem.bytes().unwrap_or(1) as usize;
+        Ints { chunks: span.of(file).chunks_exact(width), signed: elem.is_signed() }
+    }
+}
+
+impl Iterator for Ints<'_> {
+    type Item = i128;
+
+    fn next(&mut self) -> Option<i128> {
+        self.chunks.next().map(|bytes| int(bytes, self.signed))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.chunks.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Ints<'_> {}
+
+/// A little-endian integer of 1 to 8 bytes.
+fn int(bytes: &[u8], signed: bool) -> i128 {
+    let unsigned = bytes.iter().rev().fold(0i128, |acc, &b| (acc << 8) | i128::from(b));
+    let negative = signed && bytes.last().is_some_and(|b| b & 0x80 != 0);
+    if negative { unsigned - (1i128 << (8 * bytes.len())) } else { unsigned }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::int;
+
+    #[test]
+    fn integers_of_every_width() {
+        assert_eq!(int(&[0xFF], true), -1);
+        assert_eq!(int(&[0xFF], false), 255);
+        assert_eq!(int(&(-5i32).to_le_bytes(), true), -5);
+        assert_eq!(int(&i64::MIN.to_le_bytes(), true), i128::from(i64::MIN));
+        assert_eq!(int(&u64::MAX.to_le_bytes(), false), i128::from(u64::MAX));
+    }
+}

@@ -26,7 +26,7 @@ fn answers(bytes: &[u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), head in any::<bool>()) {

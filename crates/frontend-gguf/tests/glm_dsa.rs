@@ -196,13 +196,13 @@ fn the_long_context_pattern() {
 fn per_block_arrays() {
     let model = edited(BASE, |w| {
         key(w, "feed_forward_length", vec![64u32, 0, 0]);
-        key(w, "expert_feed_forward_length", vec![0u32 + 32, 32, 32]);
-        key(w, "expert_used_count", vec![2i32, 1, 2]);
+        key(w, "expert_feed_forward_length", vec![0u32, 32, 32]);
+        key(w, "expert_used_count", vec![0i32, 1, 2]);
         key(w, "attention.head_count", vec![2u32; 3]);
     })
     .unwrap_or_else(|e| panic!("{}", e.line()));
     assert_eq!(model.config.feed_forward_length, [64, 0, 0]);
-    assert_eq!(model.config.moe.expect("experts").experts_used, [2, 1, 2]);
+    assert_eq!(model.config.moe.expect("experts").experts_used, [0, 1, 2]);
     check("model/array-length", &["feed_forward_length", "2", "3"], |w| key(w, "feed_forward_length", vec![64u32, 64]));
     check("unsupported/per-layer-value", &["head_count"], |w| key(w, "attention.head_count", vec![2u32, 4, 2]));
 }

@@ -97,13 +97,8 @@ fn control_tokens_in_odd_places_keep_their_ids() {
         .expect("there")
         .map(|b| String::from_utf8(b.to_vec()).expect("UTF-8"))
         .collect();
-    let mut types: Vec<i32> = set
-        .get_ints("tokenizer.ggml.token_type", 280)
-        .expect("ints")
-        .expect("there")
-        .iter()
-        .map(|&t| t as i32)
-        .collect();
+    let mut types: Vec<i32> =
+        set.get_ints("tokenizer.ggml.token_type").expect("ints").expect("there").map(|t| t as i32).collect();
     tokens.swap(3, 275);
     types.swap(3, 275);
     types[277] = 5;

@@ -137,7 +137,7 @@ impl GlmDsaConfig {
         let attention = attention(&keys)?;
         let indexer = indexer(&keys, layers, context_length, attention.rope_dim)?;
         check_rope_scaling(&keys)?;
-        let moe = if leading_dense < block_count { Some(moe(&keys, block_count)?) } else { None };
+        let moe = if leading_dense < block_count { Some(moe(&keys, block_count, leading_dense)?) } else { None };
         Ok(GlmDsaConfig {
             name: set.get_str_lossy("general.name"),
             block_count,
@@ -200,7 +200,7 @@ fn attention(keys: &Keys<'_>) -> Result<AttentionConfig> {
         );
         return Err(keys.bad("attention.key_length_mla", what));
     }
-    if rope_dim % 2 != 0 {
+    if !rope_dim.is_multiple_of(2) {
         return Err(keys.bad("rope.dimension_count", format!("is {rope_dim}, and must be even")));
     }
     let must_be = |key: &str, want: u64, why: String| {
@@ -257,18 +257,19 @@ fn indexer_types(keys: &Keys<'_>, layers: u64, context: u64) -> Result<Vec<bool>
     Ok(types)
 }
 
-fn moe(keys: &Keys<'_>, block_count: u64) -> Result<MoeConfig> {
+fn moe(keys: &Keys<'_>, block_count: u64, leading_dense: u64) -> Result<MoeConfig> {
+    let first = leading_dense as usize; // below block_count, so a valid index
     let expert_count = keys.positive("expert_count")?;
     if expert_count > MAX_EXPERTS {
         return Err(keys.bad("expert_count", format!("is {expert_count}; at most {MAX_EXPERTS} are possible")));
     }
     let experts_used = keys.per_block("expert_used_count", block_count)?;
-    if let Some(used) = experts_used.iter().find(|&&k| k == 0 || k > expert_count) {
+    if let Some(used) = experts_used[first..].iter().find(|&&k| k == 0 || k > expert_count) {
         let what = format!("is {used}, but {} is {expert_count}", keys.full("expert_count"));
         return Err(keys.bad("expert_used_count", what));
     }
     let feed_forward_length = keys.per_block("expert_feed_forward_length", block_count)?;
-    if feed_forward_length.contains(&0) {
+    if feed_forward_length[first..].contains(&0) {
         return Err(keys.bad("expert_feed_forward_length", "is 0"));
     }
     let gating = match keys.optional_u64("expert_gating_func")?.unwrap_or(0) {
@@ -298,7 +299,7 @@ fn groups(keys: &Keys<'_>, experts: u64) -> Result<(u64, u64)> {
     if count == 1 {
         return Ok((1, 1));
     }
-    if experts % count != 0 || experts / count < 2 {
+    if !experts.is_multiple_of(count) || experts / count < 2 {
         let what = format!("is {count}, which does not divide the {experts} experts into groups of two or more");
         return Err(keys.bad("expert_group_count", what));
     }

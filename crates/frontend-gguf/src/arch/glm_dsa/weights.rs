@@ -156,6 +156,9 @@ pub fn claim(ledger: &mut Ledger<'_>, config: &GlmDsaConfig) -> Result<ModelWeig
     let output_norm = ledger.claim_as("output_norm.weight", &[d], FLOATS)?;
     let output = ledger.claim_optional("output.weight", &[v, d])?;
     let layers = (0..config.layers).map(|i| layer(ledger, config, i)).collect::<Result<_>>()?;
+    if config.nextn_predict_layers > 0 && !has_mtp {
+        tracing::warn!(block = mtp_block, "the MTP block's tensors were left out of the file: no draft head");
+    }
     let mtp = if has_mtp { Some(mtp(ledger, config, mtp_block)?) } else { None };
     Ok(ModelWeights { token_embd, output_norm, output, layers, mtp })
 }
