@@ -140,12 +140,12 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// The constant size, unless it is a symbol.
+    /// The constant size, unless it is a symbol or the pieces overflow.
     pub fn as_const(&self) -> Option<u64> {
         match self {
             Extent::Const(n) => Some(*n),
             Extent::Sym(_) => None,
-            Extent::Joined(p) => Some(p.iter().map(|(_, n)| n).sum()),
+            Extent::Joined(p) => p.iter().try_fold(0u64, |sum, (_, n)| sum.checked_add(*n)),
         }
     }
 
