@@ -1,7 +1,7 @@
 //! The typed IR of glmc. Table of contents:
 //!
 //! - data: [`entities`], [`ty`], [`graph`], [`plan`], [`quant`]
-//! - meaning: [`op`] and [`ops`], [`placement`], [`kernel`], [`tensor`], [`interp`]
+//! - meaning: [`op`] and [`ops`], [`placement`], [`shard_map`], [`kernel`], [`tensor`], [`interp`]
 //! - making and judging: [`builder`], [`text`], [`verify`], [`diag`]
 //!
 //! This crate knows types, op and quant meaning, kernel contracts and plan data. It never knows files, CUDA, an
@@ -18,6 +18,7 @@ pub mod ops;
 pub mod placement;
 pub mod plan;
 pub mod quant;
+pub mod shard_map;
 pub mod tensor;
 pub mod text;
 pub mod ty;

@@ -7,6 +7,7 @@
 
 mod calls;
 mod graph;
+pub mod plan;
 mod state;
 mod structure;
 mod types;
