@@ -101,7 +101,9 @@ fn dot_row<S: Simd, U: Unpack, const T: usize>(s: S, u: U, row: &[u8], xs: [&[f3
     let blocks = row.chunks_exact(bytes);
     let tail = blocks.remainder();
     for (b, block) in blocks.enumerate() {
-        sink.x = std::array::from_fn(|t| &xs[t][b * elems..(b + 1) * elems]);
+        for t in 0..T {
+            sink.x[t] = &xs[t][b * elems..(b + 1) * elems];
+        }
         u.unpack(s, block, &mut sink);
     }
     if !tail.is_empty() {
@@ -118,7 +120,11 @@ fn dot_row<S: Simd, U: Unpack, const T: usize>(s: S, u: U, row: &[u8], xs: [&[f3
 
 #[inline(always)]
 fn finish<S: Simd, const T: usize>(s: S, acc: [[S::F; 2]; T]) -> [f32; T] {
-    acc.map(|[a, b]| s.sum(s.add(a, b)))
+    let mut sums = [0.0; T];
+    for t in 0..T {
+        sums[t] = s.sum(s.add(acc[t][0], acc[t][1]));
+    }
+    sums
 }
 
 fn padded_bytes(tail: &[u8]) -> [u8; 128] {

@@ -92,11 +92,20 @@ fn block<S: Simd, const M: usize, const N: usize>(
 fn micro<S: Simd, const M: usize, const N: usize>(s: S, a: [&[f32]; M], b: [&[f32]; N]) -> [[f32; N]; M] {
     let len = b[0].len();
     let steps = len / 16;
-    let av: [&[[f32; 16]]; M] = a.map(|r| &r.as_chunks::<16>().0[..steps]);
-    let bv: [&[[f32; 16]]; N] = b.map(|r| &r.as_chunks::<16>().0[..steps]);
+    let mut av: [&[[f32; 16]]; M] = [&[]; M];
+    let mut bv: [&[[f32; 16]]; N] = [&[]; N];
+    for m in 0..M {
+        av[m] = &a[m].as_chunks::<16>().0[..steps];
+    }
+    for n in 0..N {
+        bv[n] = &b[n].as_chunks::<16>().0[..steps];
+    }
     let mut acc = [[s.splat(0.0); N]; M];
     for i in 0..steps {
-        let y = bv.map(|r| s.load(&r[i]));
+        let mut y = [s.splat(0.0); N];
+        for n in 0..N {
+            y[n] = s.load(&bv[n][i]);
+        }
         for m in 0..M {
             let x = s.load(&av[m][i]);
             for n in 0..N {
@@ -105,20 +114,20 @@ fn micro<S: Simd, const M: usize, const N: usize>(s: S, a: [&[f32]; M], b: [&[f3
         }
     }
     if len % 16 != 0 {
-        let tail = |r: &[f32]| {
-            let mut v = [0.0; 16];
-            v[..len % 16].copy_from_slice(&r[steps * 16..len]);
-            s.load(&v)
-        };
-        let y = b.map(tail);
         for m in 0..M {
-            let x = tail(a[m]);
+            let x = s.load(&padded(&a[m][steps * 16..len]));
             for n in 0..N {
-                acc[m][n] = s.fma(x, y[n], acc[m][n]);
+                acc[m][n] = s.fma(x, s.load(&padded(&b[n][steps * 16..len])), acc[m][n]);
             }
         }
     }
     sums(s, acc)
+}
+
+fn padded(tail: &[f32]) -> [f32; 16] {
+    let mut v = [0.0; 16];
+    v[..tail.len()].copy_from_slice(tail);
+    v
 }
 
 /// The lane sums of a block of accumulators, four at a time.
@@ -127,12 +136,13 @@ fn sums<S: Simd, const M: usize, const N: usize>(s: S, acc: [[S::F; N]; M]) -> [
     let mut out = [[0.0; N]; M];
     let zero = s.splat(0.0);
     for i in (0..M * N).step_by(4) {
-        let at = |i: usize| if i < M * N { acc[i / N][i % N] } else { zero };
-        let four = s.sum4([at(i), at(i + 1), at(i + 2), at(i + 3)]);
-        for (j, v) in four.into_iter().enumerate() {
-            if i + j < M * N {
-                out[(i + j) / N][(i + j) % N] = v;
-            }
+        let mut four = [zero; 4];
+        for j in 0..4.min(M * N - i) {
+            four[j] = acc[(i + j) / N][(i + j) % N];
+        }
+        let four = s.sum4(four);
+        for j in 0..4.min(M * N - i) {
+            out[(i + j) / N][(i + j) % N] = four[j];
         }
     }
     out
@@ -197,17 +207,21 @@ fn weighted_lanes<'v, S: Simd, const M: usize, const N: usize>(
     out: &mut [&mut [f32]],
 ) {
     let k = p[0].len();
-    let p: [&[f32]; M] = p.map(|r| &r[..k]);
+    let mut p = p;
+    for r in &mut p {
+        *r = &r[..k];
+    }
     let mut acc = [[s.splat(0.0); N]; M];
     for i in 0..k {
         let row = &v(i)[at..at + width];
-        let lanes: [S::F; N] = if width == 16 * N {
-            std::array::from_fn(|n| s.load(row[16 * n..16 * n + 16].as_array().expect("16 elements")))
+        let mut lanes = [s.splat(0.0); N];
+        if width == 16 * N {
+            for n in 0..N {
+                lanes[n] = s.load(row[16 * n..16 * n + 16].as_array().expect("16 elements"));
+            }
         } else {
-            let mut short = [0.0; 16];
-            short[..width].copy_from_slice(row);
-            [s.load(&short); N]
-        };
+            lanes[0] = s.load(&padded(row));
+        }
         for m in 0..M {
             let w = s.splat(p[m][i]);
             for n in 0..N {

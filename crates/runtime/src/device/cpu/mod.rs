@@ -7,6 +7,7 @@
 //! Conventions: row-major slices, the last dim contiguous; `T` tokens, `S` cached positions, `H` heads.
 
 pub mod attention;
+pub mod ceiling;
 pub mod elementwise;
 pub mod gather;
 pub mod indexer;

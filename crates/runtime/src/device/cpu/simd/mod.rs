@@ -75,6 +75,15 @@ pub(crate) trait Simd: Copy {
     fn half(self, bits: u16) -> f32;
 }
 
+/// Applies a function to both halves. The methods of arrays are not certain to be inlined into a function with more
+/// features, and an intrinsic that is not inlined costs a call; so hot code uses this, loops, and closures marked
+/// `#[inline(always)]`.
+#[inline(always)]
+pub(crate) fn pair<A, B>(v: [A; 2], f: impl Fn(A) -> B) -> [B; 2] {
+    let [a, b] = v;
+    [f(a), f(b)]
+}
+
 /// A computation written against [`Simd`]. Implementations mark `run` `#[inline(always)]`, and everything hot that it
 /// calls as well, so that the whole of it is compiled with the chosen instruction set.
 pub(crate) trait Kernel {

@@ -2,7 +2,7 @@
 //!
 //! Never built without the features: the token's constructor is unsafe.
 
-use super::Simd;
+use super::{Simd, pair};
 use std::arch::x86_64::*;
 
 /// Proof that the machine has AVX2, FMA and F16C.
@@ -68,7 +68,7 @@ impl Simd for Avx2 {
     fn sum4(self, v: [Self::F; 4]) -> [f32; 4] {
         // SAFETY: features by token; the store writes four floats.
         unsafe {
-            let [a, b, c, d] = v.map(|v| fold(v));
+            let (a, b, c, d) = (fold(v[0]), fold(v[1]), fold(v[2]), fold(v[3]));
             let mut out = [0.0; 4];
             _mm_storeu_ps(out.as_mut_ptr(), transpose_add(a, b, c, d));
             out
@@ -129,7 +129,7 @@ impl Simd for Avx2 {
     fn widen_u8(self, v: Self::B) -> [Self::F; 2] {
         // SAFETY: features by token.
         unsafe {
-            [_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)].map(|h| {
+            pair([_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)], #[inline(always)] |h| {
                 [
                     _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(h)),
                     _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(h))),
@@ -141,7 +141,7 @@ impl Simd for Avx2 {
     fn widen_i8(self, v: Self::B) -> [Self::F; 2] {
         // SAFETY: features by token.
         unsafe {
-            [_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)].map(|h| {
+            pair([_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)], #[inline(always)] |h| {
                 [
                     _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(h)),
                     _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(h))),
@@ -155,15 +155,14 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn look(self, (scale, base): (f32, f32), v: Self::B) -> [Self::F; 2] {
-        self.widen_u8(self.and(v, 15)).map(|q| self.fma(q, self.splat(scale), self.splat(base)))
+        pair(self.widen_u8(self.and(v, 15)), #[inline(always)] |q| self.fma(q, self.splat(scale), self.splat(base)))
     }
     #[inline(always)]
     fn bf16(self, from: &[u8; 32]) -> Self::F {
         // SAFETY: 32 bytes are readable.
         unsafe {
             let p: *const __m128i = from.as_ptr().cast();
-            [_mm_loadu_si128(p), _mm_loadu_si128(p.add(1))]
-                .map(|h| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(h))))
+            pair([_mm_loadu_si128(p), _mm_loadu_si128(p.add(1))], #[inline(always)] |h| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(h))))
         }
     }
     #[inline(always)]

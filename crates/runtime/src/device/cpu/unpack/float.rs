@@ -26,7 +26,7 @@ impl Unpack for F32 {
     }
     #[inline(always)]
     fn unpack<S: Simd>(self, s: S, block: &[u8], sink: &mut impl Sink<S>) {
-        sink.put(0, [0, 64].map(|at| s.load(&le_f32(part(block, at)))));
+        sink.put(0, [s.load(&le_f32(part(block, 0))), s.load(&le_f32(part(block, 64)))]);
     }
 }
 
@@ -46,7 +46,7 @@ impl Unpack for F16 {
     }
     #[inline(always)]
     fn unpack<S: Simd>(self, s: S, block: &[u8], sink: &mut impl Sink<S>) {
-        sink.put(0, [0, 32].map(|at| s.f16(part(block, at))));
+        sink.put(0, [s.f16(part(block, 0)), s.f16(part(block, 32))]);
     }
 }
 
@@ -61,6 +61,6 @@ impl Unpack for Bf16 {
     }
     #[inline(always)]
     fn unpack<S: Simd>(self, s: S, block: &[u8], sink: &mut impl Sink<S>) {
-        sink.put(0, [0, 32].map(|at| s.bf16(part(block, at))));
+        sink.put(0, [s.bf16(part(block, 0)), s.bf16(part(block, 32))]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The products of half scale and integer scale are exact in f32, so each weight is rounded once, as in the reference.
 
-use super::{Sink, Unpack, half_at, part, shift};
+use super::{Sink, Unpack, half_at, part, shift, unrolled};
 use crate::device::cpu::simd::Simd;
 
 /// Two bits, sub-blocks of 16 with scale and minimum.
@@ -25,12 +25,12 @@ pub(crate) struct Q6K;
 #[inline(always)]
 fn scales_mins(a: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     // Four six-bit fields at a time, as bytes of a word.
-    let [w0, w1, w2] = [0, 4, 8].map(|at| u32::from_le_bytes(*part(a, at)));
-    let high = |w: u32| (w >> 2) & 0x3030_3030;
-    let scales = [w0 & 0x3f3f_3f3f, (w2 & 0x0f0f_0f0f) | high(w0)];
-    let mins = [w1 & 0x3f3f_3f3f, ((w2 >> 4) & 0x0f0f_0f0f) | high(w1)];
-    let join = |w: [u32; 2]| (u64::from(w[0]) | (u64::from(w[1]) << 32)).to_le_bytes();
-    (join(scales), join(mins))
+    let w0 = u32::from_le_bytes(*part(a, 0));
+    let w1 = u32::from_le_bytes(*part(a, 4));
+    let w2 = u32::from_le_bytes(*part(a, 8));
+    let scales = u64::from(w0 & 0x3f3f_3f3f) | (u64::from((w2 & 0x0f0f_0f0f) | ((w0 >> 2) & 0x3030_3030)) << 32);
+    let mins = u64::from(w1 & 0x3f3f_3f3f) | (u64::from(((w2 >> 4) & 0x0f0f_0f0f) | ((w1 >> 2) & 0x3030_3030)) << 32);
+    (scales.to_le_bytes(), mins.to_le_bytes())
 }
 
 impl Unpack for Q4K {
@@ -46,12 +46,13 @@ impl Unpack for Q4K {
     fn unpack<S: Simd>(self, s: S, block: &[u8], sink: &mut impl Sink<S>) {
         let (d, dmin) = (half_at(s, block, 0), half_at(s, block, 2));
         let (scales, mins) = scales_mins(part(block, 4));
-        let tab = |j: usize| s.tab(d * f32::from(scales[j]), -(dmin * f32::from(mins[j])));
-        for c in 0..4 {
-            let q = s.bytes(part(block, 16 + 32 * c));
-            sink.put(64 * c, s.look(tab(2 * c), q));
-            sink.put(64 * c + 32, s.look(tab(2 * c + 1), s.shr::<4>(q)));
-        }
+        unrolled!(C in [0 1 2 3] {
+            let q = s.bytes(part(block, 16 + 32 * C));
+            let low = s.tab(d * f32::from(scales[2 * C]), -(dmin * f32::from(mins[2 * C])));
+            sink.put(64 * C, s.look(low, q));
+            let high = s.tab(d * f32::from(scales[2 * C + 1]), -(dmin * f32::from(mins[2 * C + 1])));
+            sink.put(64 * C + 32, s.look(high, s.shr::<4>(q)));
+        });
     }
 }
 
@@ -69,13 +70,14 @@ impl Unpack for Q5K {
         let (d, dmin) = (half_at(s, block, 0), half_at(s, block, 2));
         let (scales, mins) = scales_mins(part(block, 4));
         let qh = s.bytes(part(block, 16));
-        for j in 0..8 {
-            let low = s.and(shift(s, s.bytes(part(block, 48 + 32 * (j / 2))), 4 * (j as i32 % 2)), 15);
-            let high = s.and(shift(s, qh, j as i32 - 4), 16);
-            let scale = s.splat(d * f32::from(scales[j]));
-            let base = s.splat(-(dmin * f32::from(mins[j])));
-            sink.put(32 * j, s.widen_u8(s.or(low, high)).map(|q| s.fma(q, scale, base)));
-        }
+        unrolled!(J in [0 1 2 3 4 5 6 7] {
+            let low = s.and(shift(s, s.bytes(part(block, 48 + 32 * (J / 2))), 4 * (J as i32 % 2)), 15);
+            let high = s.and(shift(s, qh, J as i32 - 4), 16);
+            let scale = s.splat(d * f32::from(scales[J]));
+            let base = s.splat(-(dmin * f32::from(mins[J])));
+            let [a, b] = s.widen_u8(s.or(low, high));
+            sink.put(32 * J, [s.fma(a, scale, base), s.fma(b, scale, base)]);
+        });
     }
 }
 
@@ -92,16 +94,23 @@ impl Unpack for Q6K {
     fn unpack<S: Simd>(self, s: S, block: &[u8], sink: &mut impl Sink<S>) {
         let d = half_at(s, block, 208);
         let scales: &[u8; 16] = part(block, 192);
-        for i in 0..8 {
-            let (h, k) = (i / 4, i % 4);
+        unrolled!(I in [0 1 2 3 4 5 6 7] {
+            let (h, k) = (I / 4, I % 4);
             let low = s.bytes(part(block, 64 * h + 32 * (k % 2)));
             let low = s.and(shift(s, low, 4 * (k as i32 / 2)), 15);
             let high = s.and(shift(s, s.bytes(part(block, 128 + 32 * h)), 2 * k as i32 - 4), 0x30);
             let [a, b] = s.widen_i8(s.sub(s.or(low, high), 32));
-            let scale = |g: usize| s.splat(d * f32::from(scales[g].cast_signed()));
-            sink.put(32 * i, [s.mul(scale(2 * i), a), s.mul(scale(2 * i + 1), b)]);
-        }
+            let scale_a = s.splat(d * f32::from(scales[2 * I].cast_signed()));
+            let scale_b = s.splat(d * f32::from(scales[2 * I + 1].cast_signed()));
+            sink.put(32 * I, [s.mul(scale_a, a), s.mul(scale_b, b)]);
+        });
     }
+}
+
+/// Sixteen codes under one byte of scale (low nibble) and minimum (high nibble).
+#[inline(always)]
+fn q2_run<S: Simd>(s: S, q: S::F, scale_min: u8, d: f32, dmin: f32) -> S::F {
+    s.fma(q, s.splat(d * f32::from(scale_min & 15)), s.splat(-(dmin * f32::from(scale_min >> 4))))
 }
 
 impl Unpack for Q2K {
@@ -117,26 +126,24 @@ impl Unpack for Q2K {
     fn unpack<S: Simd>(self, s: S, block: &[u8], sink: &mut impl Sink<S>) {
         let scales: &[u8; 16] = part(block, 0);
         let (d, dmin) = (half_at(s, block, 80), half_at(s, block, 82));
-        for i in 0..8 {
-            let q = s.and(shift(s, s.bytes(part(block, 16 + 32 * (i / 4))), 2 * (i as i32 % 4)), 3);
+        unrolled!(I in [0 1 2 3 4 5 6 7] {
+            let q = s.and(shift(s, s.bytes(part(block, 16 + 32 * (I / 4))), 2 * (I as i32 % 4)), 3);
             let [a, b] = s.widen_u8(q);
-            let run = |q: S::F, g: usize| {
-                let scale = d * f32::from(scales[g] & 15);
-                s.fma(q, s.splat(scale), s.splat(-(dmin * f32::from(scales[g] >> 4))))
-            };
-            sink.put(32 * i, [run(a, 2 * i), run(b, 2 * i + 1)]);
-        }
+            sink.put(32 * I, [q2_run(s, a, scales[2 * I], d, dmin), q2_run(s, b, scales[2 * I + 1], d, dmin)]);
+        });
     }
 }
 
 /// The sixteen signed scales of q3_K from their twelve packed bytes.
 #[inline(always)]
 fn q3_scales(a: &[u8; 12]) -> [i8; 16] {
-    std::array::from_fn(|j| {
+    let mut scales = [0; 16];
+    for (j, scale) in scales.iter_mut().enumerate() {
         let low = if j < 8 { a[j] & 15 } else { a[j - 8] >> 4 };
         let high = (a[8 + j % 4] >> (2 * (j / 4))) & 3;
-        (low | (high << 4)).cast_signed() - 32
-    })
+        *scale = (low | (high << 4)).cast_signed() - 32;
+    }
+    scales
 }
 
 impl Unpack for Q3K {
@@ -153,12 +160,12 @@ impl Unpack for Q3K {
         let scales = q3_scales(part(block, 96));
         let d = half_at(s, block, 108);
         let hmask = s.bytes(part(block, 0));
-        for i in 0..8 {
-            let low = s.and(shift(s, s.bytes(part(block, 32 + 32 * (i / 4))), 2 * (i as i32 % 4)), 3);
-            let high = s.and(shift(s, hmask, i as i32 - 2), 4);
+        unrolled!(I in [0 1 2 3 4 5 6 7] {
+            let low = s.and(shift(s, s.bytes(part(block, 32 + 32 * (I / 4))), 2 * (I as i32 % 4)), 3);
+            let high = s.and(shift(s, hmask, I as i32 - 2), 4);
             let [a, b] = s.widen_i8(s.sub(s.or(low, high), 4));
-            let scale = |g: usize| s.splat(d * f32::from(scales[g]));
-            sink.put(32 * i, [s.mul(scale(2 * i), a), s.mul(scale(2 * i + 1), b)]);
-        }
+            let (scale_a, scale_b) = (s.splat(d * f32::from(scales[2 * I])), s.splat(d * f32::from(scales[2 * I + 1])));
+            sink.put(32 * I, [s.mul(scale_a, a), s.mul(scale_b, b)]);
+        });
     }
 }

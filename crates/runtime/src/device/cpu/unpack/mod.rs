@@ -80,6 +80,12 @@ macro_rules! with_unpack {
 }
 pub(crate) use with_unpack;
 
+/// Repeats a block of code with a constant counting up: unrolling that does not depend on the optimiser's mood.
+macro_rules! unrolled {
+    ($i:ident in [$($n:literal)*] $body:block) => { $({ const $i: usize = $n; $body })* };
+}
+use unrolled;
+
 /// The `N` bytes of a block from `at` on.
 #[inline(always)]
 fn part<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
