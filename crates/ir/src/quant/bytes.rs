@@ -27,10 +27,10 @@ pub(super) fn bit(bytes: &[u8], i: usize) -> u8 {
     bytes[i / 8] >> (i % 8) & 1
 }
 
-/// Two-bit code `i` of 256 in 64 bytes as q2_K, q3_K and tq2_0 store them: each run of 32 bytes holds 128 elements
-/// in four bit planes of 32.
-pub(super) fn two_bits(qs: &[u8], i: usize) -> u8 {
-    qs[32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4)) & 3
+/// Where the two-bit codes of run `t` (16 elements) are, as q2_K, q3_K, q6_K and tq2_0 store them: (16 bytes, shift).
+/// Each stretch of 32 bytes holds 128 elements in four bit planes of 32.
+pub(super) fn plane(qs: &[u8], t: usize) -> (&[u8], usize) {
+    (&qs[32 * (t / 8) + 16 * (t % 2)..][..16], 2 * (t % 8 / 2))
 }
 
 /// The eight sign bits that seven bits stand for: the eighth makes the number of minus signs even.

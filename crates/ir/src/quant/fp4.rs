@@ -9,6 +9,8 @@
 //! of an e4m3 scale is ignored. An e8m0 scale of 255 is NaN.
 
 use super::bytes::n32;
+use super::iq4::mean_square;
+use super::synth::Draw;
 
 /// Twice the value of each e2m1 code.
 pub const DOUBLED_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -49,5 +51,33 @@ pub(super) fn decode_nvfp4(block: &[u8], out: &mut [f32]) {
             let byte = block[4 + 8 * s + i % 8];
             *y = level(if i < 8 { byte & 15 } else { byte >> 4 }) * scale;
         }
+    }
+}
+
+/// Mean square of the levels.
+const LEVEL_SQUARE: f32 = mean_square(&DOUBLED_E2M1);
+
+/// Picks `low` or the code after it, so that the mean square of the scale is `target` squared.
+fn dither(draw: &Draw, which: u64, target: f32, low: u8, value: impl Fn(u8) -> f32) -> u8 {
+    let (a, b) = (value(low), value(low + 1));
+    let share = (target * target - a * a) / (b * b - a * a);
+    if draw.chance(share, which) { low + 1 } else { low }
+}
+
+pub(super) fn synth_mxfp4(draw: &Draw, rms: f32, block: &mut [u8]) {
+    let target = rms / LEVEL_SQUARE.sqrt();
+    // The exponent field of 2^(e - 128) is e - 1. Below 2, scales are subnormal: nothing real is that small.
+    let low = ((target.to_bits() >> 23) as u8).clamp(2, 252) + 1;
+    block[0] = dither(draw, 0, target / half_e8m0(low), 0, |step| f32::from(step + 1)) + low;
+}
+
+pub(super) fn synth_nvfp4(draw: &Draw, rms: f32, block: &mut [u8]) {
+    let target = rms / LEVEL_SQUARE.sqrt();
+    // As an e4m3 number, twice the target: subnormal steps are 2^-9, else the top bits of the f32 serve.
+    let whole = 2.0 * target;
+    let low = if whole < 2f32.powi(-6) { (whole * 512.0) as u32 } else { (whole.to_bits() >> 20) - (120 << 3) };
+    let low = low.min(0x7d) as u8;
+    for (s, code) in block[..4].iter_mut().enumerate() {
+        *code = dither(draw, s as u64, target, low, half_e4m3);
     }
 }

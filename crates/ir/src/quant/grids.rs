@@ -20,6 +20,28 @@ pub static IQ3S: [u32; 512] = expand4(&IQ3S_CODES, [1, 3, 5, 7, 9, 11, 13, 15]);
 /// `iq1_s` and `iq1_m`: 2048 entries of 8 signed bytes (-1, 0 or 1); byte `j` is element `j` as `i8`.
 pub static IQ1S: [u64; 2048] = expand8(&IQ1S_CODES, [0xff, 0, 1]);
 
+/// Mean square of the signed bytes of a grid's words.
+pub(super) const fn mean_square8(grid: &[u64]) -> f32 {
+    let (mut sum, mut i) = (0, 0);
+    while i < grid.len() * 8 {
+        let value = (grid[i / 8] >> (8 * (i % 8))) as u8 as i8 as i64;
+        sum += value * value;
+        i += 1;
+    }
+    sum as f32 / (grid.len() * 8) as f32
+}
+
+/// As [`mean_square8`], for grids of four elements.
+pub(super) const fn mean_square4(grid: &[u32]) -> f32 {
+    let (mut sum, mut i) = (0, 0);
+    while i < grid.len() * 4 {
+        let value = (grid[i / 4] >> (8 * (i % 4))) as u8 as i8 as i64;
+        sum += value * value;
+        i += 1;
+    }
+    sum as f32 / (grid.len() * 4) as f32
+}
+
 const fn expand8<const N: usize>(codes: &[u16; N], levels: [u8; 3]) -> [u64; N] {
     let mut grid = [0; N];
     let mut i = 0;
@@ -408,3 +430,45 @@ const IQ1S_CODES: [u16; 2048] = [
     0xaa08, 0xaa0a, 0xaa20, 0xaa22, 0xaa28, 0xaa2a, 0xaa51, 0xaa54, 0xaa56, 0xaa80, 0xaa82, 0xaa88, 0xaa8a, 0xaa95,
     0xaaa0, 0xaaa2, 0xaaa8, 0xaaaa,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FNV-1a, 64 bits, over the little-endian words.
+    fn checksum(bytes: impl Iterator<Item = u8>) -> u64 {
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    }
+
+    fn checksum8(grid: &[u64]) -> u64 {
+        checksum(grid.iter().flat_map(|word| word.to_le_bytes()))
+    }
+
+    fn checksum4(grid: &[u32]) -> u64 {
+        checksum(grid.iter().flat_map(|word| word.to_le_bytes()))
+    }
+
+    #[test]
+    fn the_grids_are_those_of_ggml() {
+        assert_eq!(checksum8(&IQ2XXS), 0xbb4e_e025_b5ac_6e8e);
+        assert_eq!(checksum8(&IQ2XS), 0xc9b1_ee61_e799_09bd);
+        assert_eq!(checksum8(&IQ2S), 0x123e_dd38_a3b6_2b90);
+        assert_eq!(checksum4(&IQ3XXS), 0xdfa5_dc83_d6a1_55d5);
+        assert_eq!(checksum4(&IQ3S), 0xfa37_020c_25b4_4829);
+        assert_eq!(checksum8(&IQ1S), 0x6703_ed86_3501_ae2e);
+    }
+
+    #[test]
+    fn no_entry_repeats() {
+        let distinct = |mut words: Vec<u64>| {
+            words.sort_unstable();
+            words.windows(2).all(|pair| pair[0] != pair[1])
+        };
+        for grid in [&IQ2XXS[..], &IQ2XS, &IQ2S, &IQ1S] {
+            assert!(distinct(grid.to_vec()));
+        }
+        for grid in [&IQ3XXS[..], &IQ3S] {
+            assert!(distinct(grid.iter().map(|&word| u64::from(word)).collect()));
+        }
+    }
+}

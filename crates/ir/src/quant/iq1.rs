@@ -13,7 +13,8 @@
 use half::f16;
 
 use super::bytes::{f16_at, u16_at};
-use super::grids::IQ1S;
+use super::grids::{IQ1S, mean_square8};
+use super::synth::{Draw, put};
 
 fn eight(out: &mut [f32], scale: f32, index: usize, down: bool) {
     let shift = if down { -0.125 } else { 0.125 };
@@ -42,5 +43,20 @@ pub(super) fn decode_m(block: &[u8], out: &mut [f32]) {
         let nibble = block[32 + run] >> (4 * (g % 2)) & 15;
         let index = usize::from(block[g]) | usize::from(nibble & 7) << 8;
         eight(out, d * f32::from(2 * scale + 1), index, nibble & 8 != 0);
+    }
+}
+
+/// Mean square at d = 1: of `2 * scale + 1` over the 8 scale codes, times that of the shifted grid.
+const MEAN_SQUARE: f32 = 85.0 * (mean_square8(&IQ1S) + 1.0 / 64.0);
+
+pub(super) fn synth_s(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(rms, MEAN_SQUARE));
+}
+
+pub(super) fn synth_m(draw: &Draw, rms: f32, block: &mut [u8]) {
+    let d = draw.signed_scale(rms, MEAN_SQUARE).to_bits();
+    for i in 0..4 {
+        let byte = &mut block[49 + 2 * i];
+        *byte = *byte & 15 | ((d >> (4 * i) & 15) as u8) << 4;
     }
 }

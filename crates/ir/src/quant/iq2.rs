@@ -12,7 +12,8 @@
 //! index (9 bits) and a sign code (7 bits). `y = d * (0.5 + scale) / 4 * (+-)grid[index][j]`.
 
 use super::bytes::{even_signs, f16_at, signed, u16_at, u32_at};
-use super::grids::{IQ2S, IQ2XS, IQ2XXS};
+use super::grids::{IQ2S, IQ2XS, IQ2XXS, mean_square8};
+use super::synth::{Draw, put};
 
 fn eight(out: &mut [f32], scale: f32, grid: u64, signs: u8) {
     for (j, (y, magnitude)) in out.iter_mut().zip(grid.to_le_bytes()).enumerate() {
@@ -55,4 +56,19 @@ pub(super) fn decode_s(block: &[u8], out: &mut [f32]) {
         let index = usize::from(block[2 + g]) | usize::from(high) << 8;
         eight(out, run_scale(d, nibble(&block[74..], g)), IQ2S[index], block[34 + g]);
     }
+}
+
+/// Mean square of `(0.5 + scale) / 4` over the 16 scale codes.
+const SCALE_SQUARE: f32 = 85.25 / 16.0;
+
+pub(super) fn synth_xxs(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 0, draw.scale(rms, SCALE_SQUARE * const { mean_square8(&IQ2XXS) }));
+}
+
+pub(super) fn synth_xs(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 0, draw.scale(rms, SCALE_SQUARE * const { mean_square8(&IQ2XS) }));
+}
+
+pub(super) fn synth_s(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 0, draw.scale(rms, SCALE_SQUARE * const { mean_square8(&IQ2S) }));
 }

@@ -12,7 +12,8 @@
 //! `iq3_xxs`: `y = d * (0.5 + scale) / 2 * (+-)grid[index][j]`; `iq3_s`: `y = d * (1 + 2 * scale) * (+-)grid[index][j]`.
 
 use super::bytes::{bit, even_signs, f16_at, signed, u32_at};
-use super::grids::{IQ3S, IQ3XXS};
+use super::grids::{IQ3S, IQ3XXS, mean_square4};
+use super::synth::{Draw, put};
 
 /// `signs` has the bits of these four elements lowest.
 fn four(out: &mut [f32], scale: f32, grid: u32, signs: u8) {
@@ -40,4 +41,15 @@ pub(super) fn decode_s(block: &[u8], out: &mut [f32]) {
         let signs = block[74 + g / 2] >> (4 * (g % 2));
         four(out, d * (1.0 + 2.0 * f32::from(code)), IQ3S[index], signs);
     }
+}
+
+/// Mean square of `0.5 + scale` over the 16 scale codes.
+const SCALE_SQUARE: f32 = 85.25;
+
+pub(super) fn synth_xxs(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 0, draw.scale(rms, SCALE_SQUARE / 4.0 * const { mean_square4(&IQ3XXS) }));
+}
+
+pub(super) fn synth_s(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 0, draw.scale(rms, SCALE_SQUARE * 4.0 * const { mean_square4(&IQ3S) }));
 }

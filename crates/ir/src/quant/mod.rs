@@ -4,13 +4,16 @@
 //! one table below, and the layout of the few types that a file may hold but a weight may not (integers, F64). Never
 //! reads a file, never knows a tensor, never chooses a type, and holds no repacked or device layout.
 //!
-//! To add a type: write a file with its block layout, `decode` and `synth`, and add one line to the table.
+//! To add a type: write a file with its block layout, its decoder and its finisher of random blocks, and add one line to the table.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub mod activation;
+pub mod encode;
 pub mod grids;
+pub mod synth;
 
 mod bytes;
 mod float;
@@ -33,8 +36,11 @@ mod tq;
 pub use fp4::DOUBLED_E2M1;
 pub use iq4::LEVELS as IQ4_LEVELS;
 
-/// Decodes one block. The caller has checked both lengths.
+/// Decodes one block (a float type: any number of them). The caller has checked both lengths.
 type Decode = fn(&[u8], &mut [f32]);
+
+/// Turns a block of random bytes into a valid one. The caller has checked the length and the RMS.
+type Synth = fn(&synth::Draw, f32, &mut [u8]);
 
 struct Row {
     name: &'static str,
@@ -43,10 +49,11 @@ struct Row {
     bytes: usize,
     sub_block: usize,
     decode: Decode,
+    synth: Synth,
 }
 
 macro_rules! quant_types {
-    ($($ty:ident $name:literal $id:literal: $elems:literal x $bytes:literal / $sub:literal, $decode:path;)*) => {
+    ($($ty:ident $name:literal $id:literal: $elems:literal x $bytes:literal / $sub:literal, $decode:path, $synth:path;)*) => {
         /// A GGUF storage type that can hold a weight, the float formats included. Ordered by ggml id.
         ///
         /// Its text form, in `.glir`, JSON and messages, is the ggml name (`q4_K`, `iq2_xxs`, `bf16`).
@@ -66,41 +73,41 @@ macro_rules! quant_types {
         }
 
         static TABLE: &[Row] = &[
-            $(Row { name: $name, id: $id, elems: $elems, bytes: $bytes, sub_block: $sub, decode: $decode },)*
+            $(Row { name: $name, id: $id, elems: $elems, bytes: $bytes, sub_block: $sub, decode: $decode, synth: $synth },)*
         ];
     };
 }
 
-// type name ggml-id: block elements x block bytes / sub-block, decoder
+// type name ggml-id: block elements x block bytes / sub-block, decoder, finisher of random blocks
 quant_types! {
-    F32     "f32"      0:   1 x   4 /   1, float::decode_f32;
-    F16     "f16"      1:   1 x   2 /   1, float::decode_f16;
-    Q4_0    "q4_0"     2:  32 x  18 /  32, q4_0::decode_q4_0;
-    Q4_1    "q4_1"     3:  32 x  20 /  32, q4_0::decode_q4_1;
-    Q5_0    "q5_0"     6:  32 x  22 /  32, q5_0::decode_q5_0;
-    Q5_1    "q5_1"     7:  32 x  24 /  32, q5_0::decode_q5_1;
-    Q8_0    "q8_0"     8:  32 x  34 /  32, q8_0::decode;
-    Q2_K    "q2_K"    10: 256 x  84 /  16, q2_k::decode;
-    Q3_K    "q3_K"    11: 256 x 110 /  16, q3_k::decode;
-    Q4_K    "q4_K"    12: 256 x 144 /  32, q4_k::decode;
-    Q5_K    "q5_K"    13: 256 x 176 /  32, q5_k::decode;
-    Q6_K    "q6_K"    14: 256 x 210 /  16, q6_k::decode;
-    IQ2_XXS "iq2_xxs" 16: 256 x  66 /  32, iq2::decode_xxs;
-    IQ2_XS  "iq2_xs"  17: 256 x  74 /  16, iq2::decode_xs;
-    IQ3_XXS "iq3_xxs" 18: 256 x  98 /  32, iq3::decode_xxs;
-    IQ1_S   "iq1_s"   19: 256 x  50 /  32, iq1::decode_s;
-    IQ4_NL  "iq4_nl"  20:  32 x  18 /  32, iq4::decode_nl;
-    IQ3_S   "iq3_s"   21: 256 x 110 /  32, iq3::decode_s;
-    IQ2_S   "iq2_s"   22: 256 x  82 /  16, iq2::decode_s;
-    IQ4_XS  "iq4_xs"  23: 256 x 136 /  32, iq4::decode_xs;
-    IQ1_M   "iq1_m"   29: 256 x  56 /  16, iq1::decode_m;
-    BF16    "bf16"    30:   1 x   2 /   1, float::decode_bf16;
-    TQ1_0   "tq1_0"   34: 256 x  54 / 256, tq::decode_tq1_0;
-    TQ2_0   "tq2_0"   35: 256 x  66 / 256, tq::decode_tq2_0;
-    MXFP4   "mxfp4"   39:  32 x  17 /  32, fp4::decode_mxfp4;
-    NVFP4   "nvfp4"   40:  64 x  36 /  16, fp4::decode_nvfp4;
-    Q1_0    "q1_0"    41: 128 x  18 / 128, q1_0::decode_q1_0;
-    Q2_0    "q2_0"    42:  64 x  18 /  64, q1_0::decode_q2_0;
+    F32     "f32"      0:   1 x   4 /   1, float::decode_f32, float::synth_f32;
+    F16     "f16"      1:   1 x   2 /   1, float::decode_f16, float::synth_f16;
+    Q4_0    "q4_0"     2:  32 x  18 /  32, q4_0::decode_q4_0, q4_0::synth_q4_0;
+    Q4_1    "q4_1"     3:  32 x  20 /  32, q4_0::decode_q4_1, q4_0::synth_q4_1;
+    Q5_0    "q5_0"     6:  32 x  22 /  32, q5_0::decode_q5_0, q5_0::synth_q5_0;
+    Q5_1    "q5_1"     7:  32 x  24 /  32, q5_0::decode_q5_1, q5_0::synth_q5_1;
+    Q8_0    "q8_0"     8:  32 x  34 /  32, q8_0::decode, q8_0::synth;
+    Q2_K    "q2_K"    10: 256 x  84 /  16, q2_k::decode, q2_k::synth;
+    Q3_K    "q3_K"    11: 256 x 110 /  16, q3_k::decode, q3_k::synth;
+    Q4_K    "q4_K"    12: 256 x 144 /  32, q4_k::decode, q4_k::synth;
+    Q5_K    "q5_K"    13: 256 x 176 /  32, q5_k::decode, q5_k::synth;
+    Q6_K    "q6_K"    14: 256 x 210 /  16, q6_k::decode, q6_k::synth;
+    IQ2_XXS "iq2_xxs" 16: 256 x  66 /  32, iq2::decode_xxs, iq2::synth_xxs;
+    IQ2_XS  "iq2_xs"  17: 256 x  74 /  16, iq2::decode_xs, iq2::synth_xs;
+    IQ3_XXS "iq3_xxs" 18: 256 x  98 /  32, iq3::decode_xxs, iq3::synth_xxs;
+    IQ1_S   "iq1_s"   19: 256 x  50 /  32, iq1::decode_s, iq1::synth_s;
+    IQ4_NL  "iq4_nl"  20:  32 x  18 /  32, iq4::decode_nl, iq4::synth_nl;
+    IQ3_S   "iq3_s"   21: 256 x 110 /  32, iq3::decode_s, iq3::synth_s;
+    IQ2_S   "iq2_s"   22: 256 x  82 /  16, iq2::decode_s, iq2::synth_s;
+    IQ4_XS  "iq4_xs"  23: 256 x 136 /  32, iq4::decode_xs, iq4::synth_xs;
+    IQ1_M   "iq1_m"   29: 256 x  56 /  16, iq1::decode_m, iq1::synth_m;
+    BF16    "bf16"    30:   1 x   2 /   1, float::decode_bf16, float::synth_bf16;
+    TQ1_0   "tq1_0"   34: 256 x  54 / 256, tq::decode_tq1_0, tq::synth_tq1_0;
+    TQ2_0   "tq2_0"   35: 256 x  66 / 256, tq::decode_tq2_0, tq::synth_tq2_0;
+    MXFP4   "mxfp4"   39:  32 x  17 /  32, fp4::decode_mxfp4, fp4::synth_mxfp4;
+    NVFP4   "nvfp4"   40:  64 x  36 /  16, fp4::decode_nvfp4, fp4::synth_nvfp4;
+    Q1_0    "q1_0"    41: 128 x  18 / 128, q1_0::decode_q1_0, q1_0::synth_q1_0;
+    Q2_0    "q2_0"    42:  64 x  18 /  64, q1_0::decode_q2_0, q1_0::synth_q2_0;
 }
 
 /// Types that a container may hold but a weight may not: (ggml id, name, bytes of one element).
@@ -230,6 +237,9 @@ impl QuantType {
         let row = self.row();
         assert_eq!(bytes.len() % row.bytes, 0, "whole blocks of {self}");
         assert_eq!(out.len(), bytes.len() / row.bytes * row.elems, "the elements of the blocks of {self}");
+        if self.is_float() {
+            return (row.decode)(bytes, out);
+        }
         for (block, out) in bytes.chunks_exact(row.bytes).zip(out.chunks_exact_mut(row.elems)) {
             (row.decode)(block, out);
         }

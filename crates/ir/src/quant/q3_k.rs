@@ -9,7 +9,8 @@
 //!
 //! `y = d * (scale - 32) * (q - 4)`.
 
-use super::bytes::{f16_at, two_bits};
+use super::bytes::{f16_at, plane};
+use super::synth::{Draw, put};
 
 /// The scale of run `j` (0..16) from the 12 packed bytes, in -32..32.
 pub(super) fn scale(packed: &[u8], j: usize) -> i8 {
@@ -20,9 +21,17 @@ pub(super) fn scale(packed: &[u8], j: usize) -> i8 {
 
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let d = f16_at(block, 108);
-    for (i, y) in out.iter_mut().enumerate() {
-        let high = block[i % 32] >> (i / 32) & 1;
-        let q = (two_bits(&block[32..96], i) | high << 2) as i8 - 4;
-        *y = d * f32::from(scale(&block[96..108], i / 16)) * f32::from(q);
+    for (t, run) in out.chunks_exact_mut(16).enumerate() {
+        let (low, shift) = plane(&block[32..96], t);
+        let high = &block[16 * (t % 2)..][..16];
+        let scale = d * f32::from(scale(&block[96..108], t));
+        for (y, (low, high)) in run.iter_mut().zip(low.iter().zip(high)) {
+            let q = (low >> shift & 3 | (high >> (t / 2) & 1) << 2) as i8 - 4;
+            *y = scale * f32::from(q);
+        }
     }
+}
+
+pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 108, draw.scale(rms, 341.5 * 5.5)); // mean squares of -32..32 and -4..4
 }

@@ -9,6 +9,7 @@
 //! `y = d * (q - 8)` and `y = d * q + m`.
 
 use super::bytes::{f16_at, n32};
+use super::synth::{Draw, put, times};
 
 pub(super) fn decode_q4_0(block: &[u8], out: &mut [f32]) {
     let d = f16_at(block, 0);
@@ -22,4 +23,18 @@ pub(super) fn decode_q4_1(block: &[u8], out: &mut [f32]) {
     for (i, y) in out.iter_mut().enumerate() {
         *y = d * f32::from(n32(&block[4..], i)) + m;
     }
+}
+
+/// Mean and variance of 0..16.
+const MEAN: f32 = 7.5;
+const VARIANCE: f32 = 21.25;
+
+pub(super) fn synth_q4_0(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(rms, VARIANCE + 0.25));
+}
+
+pub(super) fn synth_q4_1(draw: &Draw, rms: f32, block: &mut [u8]) {
+    let d = draw.signed_scale(rms, VARIANCE);
+    put(block, 0, d);
+    put(block, 2, times(d, -MEAN));
 }

@@ -10,6 +10,7 @@
 //! `y = d * (q - 16)` and `y = d * q + m`.
 
 use super::bytes::{bit, f16_at, n32};
+use super::synth::{Draw, put, times};
 
 fn code(high: &[u8], low: &[u8], i: usize) -> f32 {
     f32::from(n32(low, i) | bit(high, i) << 4)
@@ -27,4 +28,18 @@ pub(super) fn decode_q5_1(block: &[u8], out: &mut [f32]) {
     for (i, y) in out.iter_mut().enumerate() {
         *y = d * code(&block[4..8], &block[8..], i) + m;
     }
+}
+
+/// Mean and variance of 0..32.
+const MEAN: f32 = 15.5;
+const VARIANCE: f32 = 85.25;
+
+pub(super) fn synth_q5_0(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(rms, VARIANCE + 0.25));
+}
+
+pub(super) fn synth_q5_1(draw: &Draw, rms: f32, block: &mut [u8]) {
+    let d = draw.signed_scale(rms, VARIANCE);
+    put(block, 0, d);
+    put(block, 2, times(d, -MEAN));
 }

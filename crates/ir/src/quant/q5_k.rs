@@ -11,16 +11,25 @@
 //! `y = d * scale * q - dmin * minimum`.
 
 use super::bytes::f16_at;
-use super::q4_k::{low_code, scale_min};
+use super::q4_k::{FLIP_SQUARE, SCALE_SQUARE, scale_min, synth_scale_mins};
+use super::synth::{Draw, put, times};
 
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
     for (j, run) in out.chunks_exact_mut(32).enumerate() {
         let (scale, min) = scale_min(&block[4..16], j);
         let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
-        for (i, y) in run.iter_mut().enumerate() {
-            let high = block[16 + i] >> j & 1;
-            *y = scale * f32::from(low_code(&block[48..], 32 * j + i) | high << 4) - min;
+        let (low, high) = (&block[48 + 32 * (j / 2)..][..32], &block[16..48]);
+        for (y, (low, high)) in run.iter_mut().zip(low.iter().zip(high)) {
+            let q = low >> (4 * (j % 2)) & 15 | (high >> j & 1) << 4;
+            *y = scale * f32::from(q) - min;
         }
     }
+}
+
+pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
+    synth_scale_mins(&mut block[4..16]);
+    let d = draw.scale(rms, SCALE_SQUARE * 85.25 + 15.5 * 15.5 * FLIP_SQUARE);
+    put(block, 0, d);
+    put(block, 2, times(d, 15.5));
 }

@@ -9,14 +9,22 @@
 //!
 //! `y = d * scale * (q - 32)`.
 
-use super::bytes::{f16_at, two_bits};
+use super::bytes::{f16_at, plane};
+use super::synth::{Draw, put};
 
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let d = f16_at(block, 208);
-    for (i, y) in out.iter_mut().enumerate() {
-        let byte = block[64 * (i / 128) + i % 64];
-        let low = if i % 128 < 64 { byte & 15 } else { byte >> 4 };
-        let q = (low | two_bits(&block[128..192], i) << 4) as i8 - 32;
-        *y = d * f32::from(block[192 + i / 16] as i8) * f32::from(q);
+    for (t, run) in out.chunks_exact_mut(16).enumerate() {
+        let low = &block[64 * (t / 8) + 16 * (t % 4)..][..16];
+        let (high, shift) = plane(&block[128..192], t);
+        let scale = d * f32::from(block[192 + t] as i8);
+        for (y, (low, high)) in run.iter_mut().zip(low.iter().zip(high)) {
+            let q = (low >> (4 * (t % 8 / 4)) & 15 | (high >> shift & 3) << 4) as i8 - 32;
+            *y = scale * f32::from(q);
+        }
     }
+}
+
+pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 208, draw.scale(rms, 5461.5 * 341.5)); // mean squares of -128..128 and -32..32
 }

@@ -8,10 +8,15 @@
 //! `y = d * q`.
 
 use super::bytes::f16_at;
+use super::synth::{Draw, put};
 
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let d = f16_at(block, 0);
     for (y, &q) in out.iter_mut().zip(&block[2..]) {
         *y = d * f32::from(q as i8);
     }
+}
+
+pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(rms, 5461.5)); // mean square of -128..128
 }

@@ -10,12 +10,13 @@
 //! `y = d * (digit - 1)`. A byte of `tq1_0` is a fixed-point fraction whose base-3 digits are the elements; digit `n` of
 //! all bytes of a part comes before digit `n + 1`, so a byte's elements lie far apart and the type is not cut.
 
-use super::bytes::{f16_at, two_bits};
+use super::bytes::{f16_at, plane};
+use super::synth::{Draw, put};
 
 /// Digit `n` of the fraction `byte / 256` in base 3.
 fn digit(byte: u8, n: u32) -> u8 {
     let shifted = byte.wrapping_mul(3u8.pow(n));
-    (u16::from(shifted) * 3 >> 8) as u8
+    ((u16::from(shifted) * 3) >> 8) as u8
 }
 
 /// (first byte, bytes, first element) of the three parts of a `tq1_0` block.
@@ -38,7 +39,22 @@ pub(super) fn decode_tq1_0(block: &[u8], out: &mut [f32]) {
 
 pub(super) fn decode_tq2_0(block: &[u8], out: &mut [f32]) {
     let d = f16_at(block, 64);
-    for (i, y) in out.iter_mut().enumerate() {
-        *y = d * (f32::from(two_bits(block, i)) - 1.0);
+    for (t, run) in out.chunks_exact_mut(16).enumerate() {
+        let (codes, shift) = plane(&block[..64], t);
+        for (y, code) in run.iter_mut().zip(codes) {
+            *y = d * (f32::from(code >> shift & 3) - 1.0);
+        }
     }
+}
+
+pub(super) fn synth_tq1_0(draw: &Draw, rms: f32, block: &mut [u8]) {
+    put(block, 52, draw.signed_scale(rms, 2.0 / 3.0));
+}
+
+pub(super) fn synth_tq2_0(draw: &Draw, rms: f32, block: &mut [u8]) {
+    for byte in &mut block[..64] {
+        // The code 3 is not used: it becomes 1, so half of the values are 0.
+        *byte ^= (*byte & *byte >> 1 & 0x55) << 1;
+    }
+    put(block, 64, draw.signed_scale(rms, 0.5));
 }
