@@ -165,20 +165,20 @@ impl Part {
         &self.tensors
     }
 
-    /// blake3 of the header, see [`crate::content_check::header_hash`].
+    /// blake3 of the header, see [`glmc_content::header_hash`].
     ///
     /// # Errors
     /// Class `io`: the file cannot be read again.
     pub fn header_hash(&self) -> Result<String> {
-        crate::content_check::header_hash(&self.path, self.header_len).map_err(|e| crate::map::io_error(&self.path, &e))
+        glmc_content::header_hash(&self.path, self.header_len).map_err(|e| crate::map::io_error(&self.path, &e))
     }
 
-    /// blake3 of sampled data, see [`crate::content_check::sample_hash`].
+    /// blake3 of sampled data, see [`glmc_content::sample_hash`].
     ///
     /// # Errors
     /// Class `io`: the file cannot be read again.
     pub fn sample_hash(&self) -> Result<String> {
-        crate::content_check::sample_hash(&self.path, self.header_len).map_err(|e| crate::map::io_error(&self.path, &e))
+        glmc_content::sample_hash(&self.path, self.header_len).map_err(|e| crate::map::io_error(&self.path, &e))
     }
 
     /// Whether the bytes after the last tensor look like another GGUF file.

@@ -6,7 +6,6 @@
 
 pub mod arch;
 pub mod container;
-pub mod content_check;
 mod cursor;
 pub mod error;
 pub mod map;

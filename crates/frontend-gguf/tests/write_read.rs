@@ -70,7 +70,7 @@ fn split_parts_and_hashes() {
     assert_eq!((set.parts().len(), set.tensor_count()), (2, 3));
     assert_eq!(set.get_str("a.text"), Ok(Some("héllo")));
     for part in set.parts() {
-        let again = glmc_frontend_gguf::content_check::header_hash(part.path(), part.header_len()).expect("hash");
+        let again = glmc_content::header_hash(part.path(), part.header_len()).expect("hash");
         assert_eq!(part.header_hash(), Ok(again));
         assert_eq!(part.sample_hash().expect("hash").len(), 64);
     }

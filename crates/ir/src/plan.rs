@@ -333,3 +333,26 @@ impl Phase {
         self.params.iter().find(|(_, p)| p.name == name).map(|(id, _)| id)
     }
 }
+
+/// The names of step parameters: the contract between whoever makes phases and the engine that runs them.
+///
+/// All are `i32`. `T` tokens are processed, of `Q` sequences; the longest of them has `S` visible positions; logits are
+/// wanted for `R` tokens. A padded token has row -1 and length 0.
+pub mod param {
+    /// `[T]` token ids.
+    pub const TOKENS: &str = "tokens";
+    /// `[T]` positions in their sequences.
+    pub const POS: &str = "pos";
+    /// `[T]` the pool row that each token's cache entry is written to; -1: not written.
+    pub const ROW: &str = "row";
+    /// `[T]` which of the `Q` sequences each token belongs to.
+    pub const SEQ: &str = "seq";
+    /// `[T]` how many positions each token sees, itself included.
+    pub const LEN: &str = "len";
+    /// `[Q, S]` the pool row of each position of each sequence; -1 past its end.
+    pub const TABLE: &str = "table";
+    /// `[R]` the tokens whose logits are wanted; -1: a padded row.
+    pub const OUT: &str = "out";
+    /// The result `f32[R, V]`.
+    pub const LOGITS: &str = "logits";
+}

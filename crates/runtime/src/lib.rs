@@ -3,3 +3,9 @@
 //! Owns devices, sampling and text. It never knows an architecture, a tensor's name or why a step exists.
 
 pub mod device;
+pub mod engine;
+mod error;
+pub mod load;
+mod map;
+
+pub use error::RuntimeError;

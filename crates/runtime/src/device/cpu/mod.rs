@@ -2,7 +2,7 @@
 //!
 //! Owns the arithmetic, in f32 on weights decoded in registers, spread over the current rayon pool. Every result is
 //! the same for any number of threads: work is cut so that each output is computed by one task, in one order.
-//! It never knows a plan, a file or a tensor's name, and never panics on shapes or values: both give [`KernelError`].
+//! The kernels know no plan; only `exec` and `prepare` do. Nothing here knows a file or a tensor's name, and nothing panics on shapes or values: both give [`KernelError`].
 //!
 //! Conventions: row-major slices, the last dim contiguous; `T` tokens, `S` cached positions, `H` heads.
 
@@ -18,14 +18,19 @@ pub mod rope;
 pub mod route;
 pub mod topk;
 
+mod arena;
 mod dot;
 mod error;
+mod exec;
 mod gemm;
 mod math;
+mod prepare;
 mod simd;
+mod strided;
 mod unpack;
 
 pub use error::KernelError;
+pub use exec::{CpuDevice, Observer, Output};
 pub use simd::{Isa, isa};
 
 #[cfg(test)]

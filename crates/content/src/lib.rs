@@ -1,7 +1,8 @@
-//! Owns the cheap identity of a GGUF part: a hash of its header and a hash of a few fixed samples of its data.
+//! Owns the cheap identity of a weight file part: a hash of its header and a hash of a few fixed samples of its data.
 //!
 //! It never needs a parsed file: path and recorded header length are enough, so a runtime can repeat both checks
-//! before it trusts a plan. It depends on nothing else in this crate.
+//! before it trusts a plan. It is a crate of its own because the frontend and the runtime both need it and know nothing
+//! of each other.
 //!
 //! **Where the samples lie.** Let `n` be the file's size and `h` the recorded header length (the bytes up to the end of
 //! the tensor table, before the padding). The rest is `r = n - h` bytes. If `r <= 65536`, the sample is all of it.

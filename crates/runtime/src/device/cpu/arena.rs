@@ -1,0 +1,74 @@
+//! Owns the arena of a CPU rank: one anonymous mapping whose pages come into being when they are touched, lent out in
+//! disjoint ranges. Never knows what a range holds.
+#![allow(
+    unsafe_code,
+    reason = "several ranges of one allocation are lent at once, after a check that they are disjoint"
+)]
+
+use std::ops::Range;
+
+use memmap2::MmapMut;
+
+use super::error::KernelError;
+
+/// The memory of the arena buffers.
+#[derive(Debug)]
+pub(super) struct Arena(MmapMut);
+
+/// Ranges lent to one launch.
+pub(super) struct Lent<'a> {
+    /// In the order asked for.
+    pub(super) reads: Vec<&'a [u8]>,
+    /// In the order asked for.
+    pub(super) writes: Vec<&'a mut [u8]>,
+}
+
+impl Arena {
+    /// An arena of `bytes`, all zero, none of it resident yet.
+    pub(super) fn new(bytes: u64) -> std::io::Result<Self> {
+        MmapMut::map_anon(usize::try_from(bytes).unwrap_or(usize::MAX).max(1)).map(Arena)
+    }
+
+    /// Lends `reads` and `writes` at once.
+    ///
+    /// # Errors
+    /// A range outside the arena, or a written range that overlaps another one.
+    pub(super) fn lend(&mut self, reads: &[Range<usize>], writes: &[Range<usize>]) -> Result<Lent<'_>, KernelError> {
+        let len = self.0.len();
+        let outside = |r: &&Range<usize>| r.start > r.end || r.end > len;
+        if let Some(r) = reads.iter().chain(writes).find(outside) {
+            return Err(KernelError::Dim { what: "the end of an arena range", have: r.end, need: "inside the arena" });
+        }
+        let meet = |a: &Range<usize>, b: &Range<usize>| a.start < b.end && b.start < a.end;
+        for (i, w) in writes.iter().enumerate() {
+            if reads.iter().chain(&writes[..i]).any(|r| meet(w, r)) {
+                return Err(KernelError::Dim {
+                    what: "a written arena range",
+                    have: w.start,
+                    need: "one that nothing else uses",
+                });
+            }
+        }
+        let base = self.0.as_mut_ptr();
+        // SAFETY: every range lies inside the mapping (checked above), which lives and stays exclusively borrowed for
+        // the lifetime of the result; written ranges overlap no other range (checked above), read ranges are only
+        // shared; any byte is a valid `u8`.
+        let reads = reads.iter().map(|r| unsafe { std::slice::from_raw_parts(base.add(r.start), r.len()) }).collect();
+        // SAFETY: as above.
+        let writes =
+            writes.iter().map(|w| unsafe { std::slice::from_raw_parts_mut(base.add(w.start), w.len()) }).collect();
+        Ok(Lent { reads, writes })
+    }
+
+    /// The bytes of one range; empty if it lies outside.
+    pub(super) fn bytes(&self, r: Range<usize>) -> &[u8] {
+        self.0.get(r).unwrap_or(&[])
+    }
+
+    /// Fills a range with 0xFF: NaN as `f32`.
+    pub(super) fn poison(&mut self, r: Range<usize>) {
+        if let Some(b) = self.0.get_mut(r) {
+            b.fill(0xff);
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! Owns the execution of a plan on the host: the plan's own buffers, recipes and steps, each launch by its contract's
+//! CPU kernel. It does what the plan says and nothing else. It shares no evaluation with the interpreters but the
+//! quant decoder.
+
+use glmc_ir::kernel::Kernel;
+use glmc_ir::plan::{Mem, Phase, Plan};
+use glmc_ir::ty::{Elem, SymValues};
+
+use super::arena::{Arena, Lent};
+use super::attention::{AttentionArgs, KeyPart, attention};
+use super::error::KernelError;
+use super::indexer::{IndexerArgs, indexer_scores};
+use super::matmul::{GroupedInput, WeightView, batched_matmul, grouped_matmul, matmul};
+use super::prepare::{Contract, Op, Operand, Prepared, Step, symbol_values};
+use super::route::{Gating, RouteArgs, route};
+use super::{elementwise, gather, matmul_mid, norm, rope, strided, topk};
+use crate::error::RuntimeError;
+use crate::load::Weights;
+
+/// One CPU rank: arena and cache pools.
+#[derive(Debug)]
+pub struct CpuDevice {
+    arena: Arena,
+    states: Vec<Vec<f32>>,
+    phases: Vec<Prepared>,
+    /// Fill every output with NaN before it is written.
+    pub poison: bool,
+}
+
+/// An output that a step wrote, shown to an observer.
+#[derive(Debug)]
+pub enum Output<'a> {
+    /// Floats.
+    F32(&'a [f32]),
+    /// Integers.
+    I32(&'a [i32]),
+}
+
+/// Called after each step with the step's index, the output's index, its current shape and its numbers.
+pub type Observer<'a> = &'a mut dyn FnMut(usize, usize, &[usize], Output<'_>);
+
+impl CpuDevice {
+    /// Memory for `plan`. Pages of arena and pools become resident when they are first written.
+    ///
+    /// # Errors
+    /// Memory that cannot be had, or a plan that the verifier would have refused.
+    pub fn new(plan: &Plan) -> Result<Self, RuntimeError> {
+        let arena = plan.phases.iter().map(|p| p.arena_bytes).max().unwrap_or(0);
+        let arena = Arena::new(arena)
+            .map_err(|e| RuntimeError::Request(format!("an arena of {arena} bytes cannot be had: {e}")))?;
+        let none = SymValues::default();
+        let states = plan.states.values().map(|s| vec![0.0; s.ty.elems(&none).unwrap_or(0) as usize]).collect();
+        let prepared = |p: &Phase| {
+            Prepared::new(p).map_err(|source| RuntimeError::Kernel { step: p.name.clone(), kernel: "prepare", source })
+        };
+        let phases = plan.phases.iter().map(prepared).collect::<Result<_, _>>()?;
+        Ok(CpuDevice { arena, states, phases, poison: false })
+    }
+
+    /// Runs phase `index` of `plan` at the symbol values `syms` with `params` in order.
+    ///
+    /// # Errors
+    /// The launch that failed, with its provenance.
+    pub fn run(
+        &mut self,
+        plan: &Plan,
+        index: usize,
+        weights: &Weights,
+        syms: &SymValues,
+        params: &[Vec<i32>],
+        mut see: Option<Observer<'_>>,
+    ) -> Result<(), RuntimeError> {
+        let phase = &plan.phases[index];
+        let values = symbol_values(phase, syms).map_err(|source| RuntimeError::Kernel {
+            step: phase.name.clone(),
+            kernel: "symbols",
+            source,
+        })?;
+        let prepared = std::mem::take(&mut self.phases[index].steps);
+        let mut result = Ok(());
+        for (i, step) in prepared.iter().enumerate() {
+            result = self.launch(step, weights, &values, params).map_err(|source| RuntimeError::Kernel {
+                step: phase.steps[i].name.clone(),
+                kernel: phase.steps[i].kernel.name(),
+                source,
+            });
+            if result.is_err() {
+                break;
+            }
+            if let Some(see) = see.as_mut() {
+                self.show(step, &values, i, see);
+            }
+        }
+        self.phases[index].steps = prepared;
+        result
+    }
+
+    /// The current floats of a result of a phase that has just run.
+    ///
+    /// # Errors
+    /// A result that is not there or is not `f32`.
+    pub fn result(&self, phase: &Phase, name: &str, syms: &SymValues) -> Result<&[f32], RuntimeError> {
+        let r = phase.results.iter().find(|r| r.name == name);
+        let r = r.ok_or_else(|| RuntimeError::Request(format!("phase `{}` has no result `{name}`", phase.name)))?;
+        match r.mem {
+            Mem::Buf(b) if r.ty.elem == Elem::F32 => {
+                let start = phase.buffers[b].offset as usize;
+                let bytes = r.ty.bytes(syms).unwrap_or(0) as usize;
+                Ok(bytemuck::cast_slice(self.arena.bytes(start..start + bytes)))
+            }
+            _ => Err(RuntimeError::Request(format!("result `{name}` is {} in {}", r.ty, r.mem))),
+        }
+    }
+
+    fn show(&self, step: &Step, syms: &[usize], index: usize, see: &mut dyn FnMut(usize, usize, &[usize], Output<'_>)) {
+        for (k, o) in step.outputs.iter().enumerate() {
+            let shape = o.shape(syms);
+            let Some(range) = o.range(&shape) else { continue };
+            let bytes = self.arena.bytes(range);
+            match o.elem {
+                Elem::I32 => see(index, k, &shape, Output::I32(bytemuck::cast_slice(bytes))),
+                _ => see(index, k, &shape, Output::F32(bytemuck::cast_slice(bytes))),
+            }
+        }
+    }
+
+    fn launch(
+        &mut self,
+        step: &Step,
+        weights: &Weights,
+        syms: &[usize],
+        params: &[Vec<i32>],
+    ) -> Result<(), KernelError> {
+        let in_shapes: Vec<Vec<usize>> = step.inputs.iter().map(|o| o.shape(syms)).collect();
+        let out_shapes: Vec<Vec<usize>> = step.outputs.iter().map(|o| o.shape(syms)).collect();
+        let ranges = |ops: &[Operand], shapes: &[Vec<usize>]| -> Vec<_> {
+            ops.iter().zip(shapes).filter_map(|(o, s)| o.range(s)).collect()
+        };
+        let (reads, writes) = (ranges(&step.inputs, &in_shapes), ranges(&step.outputs, &out_shapes));
+        if self.poison {
+            writes.iter().for_each(|w| self.arena.poison(w.clone()));
+        }
+        if let Op::Other(Kernel::Append(_)) = step.op {
+            return self.append(step, params, &reads, &in_shapes);
+        }
+        let Lent { reads, writes } = self.arena.lend(&reads, &writes)?;
+        let mut reads = reads.into_iter();
+        let sources = step.inputs.iter().map(|o| match o.mem {
+            Mem::Weight(w) => Some(Source::Weight(o.elem, w)),
+            Mem::State(s) => self.states.get(s.as_u32() as usize).map(|v| Source::F32(v)),
+            Mem::Param(p) => params.get(p.as_u32() as usize).map(|v| Source::I32(v)),
+            Mem::Buf(_) if o.elem == Elem::I32 => reads.next().map(|b| Source::I32(bytemuck::cast_slice(b))),
+            Mem::Buf(_) => reads.next().map(|b| Source::F32(bytemuck::cast_slice(b))),
+        });
+        let missing = KernelError::Dim { what: "an operand", have: 0, need: "memory that is there" };
+        let sources = sources.collect::<Option<Vec<_>>>().ok_or(missing)?;
+        let call = Call { weights, sources, in_shapes, out_shapes, step };
+        call.run(writes)
+    }
+
+    fn append(
+        &mut self,
+        step: &Step,
+        params: &[Vec<i32>],
+        reads: &[std::ops::Range<usize>],
+        shapes: &[Vec<usize>],
+    ) -> Result<(), KernelError> {
+        let bad = KernelError::Dim { what: "append", have: step.inputs.len(), need: "a pool, rows and values" };
+        let (Mem::State(s), Mem::Param(p), Some(x)) = (step.inputs[0].mem, step.inputs[1].mem, reads.first()) else {
+            return Err(bad);
+        };
+        let x = bytemuck::cast_slice(self.arena.bytes(x.clone()));
+        let (Some(pool), Some(rows)) = (self.states.get_mut(s.as_u32() as usize), params.get(p.as_u32() as usize))
+        else {
+            return Err(bad);
+        };
+        gather::scatter_pool(x, shapes[2][1], rows, pool)
+    }
+}
+
+/// Where an input comes from.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Weight(Elem, glmc_ir::entities::WeightId),
+    F32(&'a [f32]),
+    I32(&'a [i32]),
+}
+
+/// One launch with its operands at hand.
+struct Call<'a> {
+    weights: &'a Weights,
+    sources: Vec<Source<'a>>,
+    in_shapes: Vec<Vec<usize>>,
+    out_shapes: Vec<Vec<usize>>,
+    step: &'a Step,
+}
+
+impl Call<'_> {
+    fn run(&self, mut writes: Vec<&mut [u8]>) -> Result<(), KernelError> {
+        let kernel = match &self.step.op {
+            Op::Matmul(contract) => return self.matmul(contract, floats(&mut writes, 0)?),
+            Op::Other(k) => k,
+        };
+        match kernel {
+            Kernel::Matmul(_) | Kernel::Append(_) => {
+                Err(KernelError::Dim { what: "a launch", have: 0, need: "one that was prepared" })
+            }
+            Kernel::Add(_) => self.binary(floats(&mut writes, 0)?, |a, b| a + b, elementwise::add),
+            Kernel::Mul(_) => self.binary(floats(&mut writes, 0)?, |a, b| a * b, elementwise::mul),
+            Kernel::Silu(_) => elementwise::silu(self.f32(0)?, floats(&mut writes, 0)?),
+            Kernel::Sigmoid(_) => elementwise::sigmoid(self.f32(0)?, floats(&mut writes, 0)?),
+            Kernel::Relu(_) => elementwise::relu(self.f32(0)?, floats(&mut writes, 0)?),
+            Kernel::Scale(s) => elementwise::scale(self.f32(0)?, s.factor as f32, floats(&mut writes, 0)?),
+            Kernel::Decode(_) => self.decode(floats(&mut writes, 0)?),
+            Kernel::Gather(_) => self.gather(floats(&mut writes, 0)?),
+            Kernel::GroupedMatmul(_) => self.grouped(floats(&mut writes, 0)?),
+            Kernel::RmsNorm(n) => norm::rms_norm(self.f32(0)?, self.f32(1)?, n.eps as f32, floats(&mut writes, 0)?),
+            Kernel::LayerNorm(n) => {
+                norm::layer_norm(self.f32(0)?, self.f32(1)?, self.f32(2)?, n.eps as f32, floats(&mut writes, 0)?)
+            }
+            Kernel::Rope(r) => {
+                let shape = &self.in_shapes[0];
+                let heads = shape[1..shape.len() - 1].iter().product();
+                rope::rope(self.f32(0)?, heads, shape[shape.len() - 1], self.i32(1)?, r.theta, floats(&mut writes, 0)?)
+            }
+            Kernel::Swiglu(k) if k.pieces.is_empty() => {
+                elementwise::silu_mul(self.f32(0)?, self.f32(1)?, floats(&mut writes, 0)?)
+            }
+            Kernel::Swiglu(k) => self.swiglu_joined(&k.pieces, floats(&mut writes, 0)?),
+            Kernel::Split(s) => self.split(&s.names, &mut writes),
+            Kernel::Join(_) => self.join(floats(&mut writes, 0)?),
+            Kernel::Attention(a) => self.attention(&a.0, floats(&mut writes, 0)?),
+            Kernel::Indexer(k) => {
+                let (q, keys) = (&self.in_shapes[0], &self.in_shapes[1]);
+                let args = IndexerArgs {
+                    q: self.f32(0)?,
+                    w: self.f32(2)?,
+                    k: self.f32(1)?,
+                    heads: q[1],
+                    d: q[2],
+                    seqs: keys[0],
+                    positions: keys[1],
+                    seq: self.i32(3)?,
+                    len: self.i32(4)?,
+                    scale: k.scale as f32,
+                };
+                indexer_scores(&args, floats(&mut writes, 0)?)
+            }
+            Kernel::TopK(k) => topk::topk(self.f32(0)?, self.in_shapes[0][0], k.k as usize, ints(&mut writes, 0)?),
+            Kernel::Route(r) => self.route(&r.0, &mut writes),
+        }
+    }
+
+    fn f32(&self, i: usize) -> Result<&[f32], KernelError> {
+        match self.sources[i] {
+            Source::F32(v) => Ok(v),
+            Source::Weight(_, w) => Ok(self.weights.floats(w)),
+            Source::I32(_) => Err(KernelError::Dim { what: "an operand", have: i, need: "floats" }),
+        }
+    }
+
+    fn i32(&self, i: usize) -> Result<&[i32], KernelError> {
+        match self.sources[i] {
+            Source::I32(v) => Ok(v),
+            _ => Err(KernelError::Dim { what: "an operand", have: i, need: "integers" }),
+        }
+    }
+
+    /// Operand `i` as `n` stored rows of `k`.
+    fn stored(&self, i: usize, n: usize, k: usize) -> Result<WeightView<'_>, KernelError> {
+        use glmc_ir::quant::QuantType;
+        match self.sources[i] {
+            Source::Weight(elem, w) => {
+                let ty = elem.storage().ok_or(KernelError::Dim {
+                    what: "a weight",
+                    have: i,
+                    need: "a float or block type",
+                })?;
+                WeightView::new(ty, self.weights.bytes(w), n, k)
+            }
+            Source::F32(v) => WeightView::new(QuantType::F32, bytemuck::cast_slice(v), n, k),
+            Source::I32(_) => Err(KernelError::Dim { what: "an operand", have: i, need: "floats" }),
+        }
+    }
+
+    fn matmul(&self, contract: &Contract, y: &mut [f32]) -> Result<(), KernelError> {
+        let rhs = self.sources.len() - 1;
+        if rhs == 1 {
+            let width = y.len();
+            return self.product(contract, 1, y, width, true);
+        }
+        // Operands that share the input: each fills its piece of the joined last dim.
+        let out = &self.step.outputs[0];
+        let total: usize = out.pieces.iter().sum();
+        let mut at = 0;
+        for (i, width) in out.pieces.iter().enumerate() {
+            if matches!(contract, Contract::Rows { .. }) && self.in_shapes[i + 1][..].len() == 2 {
+                self.product(contract, i + 1, &mut y[at..], total, false)?;
+            } else {
+                let rows = y.len() / total.max(1);
+                let mut part = vec![0.0; rows * width];
+                self.product(contract, i + 1, &mut part, 0, true)?;
+                for (y, p) in y.chunks_exact_mut(total).zip(part.chunks_exact(*width)) {
+                    y[at..at + width].copy_from_slice(p);
+                }
+            }
+            at += width;
+        }
+        Ok(())
+    }
+
+    /// One product of operand 0 with operand `i`; dense, or rows `stride` apart.
+    fn product(
+        &self,
+        contract: &Contract,
+        i: usize,
+        y: &mut [f32],
+        stride: usize,
+        dense: bool,
+    ) -> Result<(), KernelError> {
+        let (x, xs, ws) = (self.f32(0)?, &self.in_shapes[0], &self.in_shapes[i]);
+        let prod = |d: &[usize]| d.iter().product::<usize>();
+        match contract {
+            Contract::Rows { free } => {
+                let (t, k) = (prod(&xs[..*free]), prod(&xs[*free..]));
+                let n = prod(ws).checked_div(k).unwrap_or(0);
+                matmul(self.stored(i, n, k)?, x, t, y, if dense { n } else { stride })
+            }
+            Contract::Mid { free } => {
+                matmul_mid::matmul_mid(self.stored(i, ws[0] * ws[1], ws[2])?, ws[0], x, prod(&xs[..*free]), y)
+            }
+            Contract::Heads => batched_matmul(self.stored(i, ws[0] * ws[1], ws[2])?, ws[0], x, xs[0], y),
+            Contract::Strided(e) => strided::contract(e, x, xs, self.f32(i)?, ws, y),
+        }
+    }
+
+    fn grouped(&self, y: &mut [f32]) -> Result<(), KernelError> {
+        let (xs, ws) = (&self.in_shapes[0], &self.in_shapes[1]);
+        let w = self.stored(1, ws[0] * ws[1], ws[2])?;
+        let x = self.f32(0)?;
+        let x = if xs.len() == 3 { GroupedInput::PerSlot(x) } else { GroupedInput::PerToken(x) };
+        grouped_matmul(w, ws[0], x, self.i32(2)?, xs[0], y)
+    }
+
+    fn gather(&self, y: &mut [f32]) -> Result<(), KernelError> {
+        let shape = &self.in_shapes[0];
+        let width = shape[1..].iter().product();
+        match self.sources[0] {
+            Source::F32(pool) => gather::gather_pool(pool, width, self.i32(1)?, y),
+            _ => gather::gather_rows(self.stored(0, shape[0], width)?, self.i32(1)?, y),
+        }
+    }
+
+    fn decode(&self, y: &mut [f32]) -> Result<(), KernelError> {
+        match self.sources[0] {
+            Source::Weight(elem, w) => {
+                let missing = KernelError::Dim { what: "a weight", have: 0, need: "a float or block type" };
+                elem.storage().ok_or(missing)?.decode(self.weights.bytes(w), y);
+            }
+            _ => y.copy_from_slice(self.f32(0)?),
+        }
+        Ok(())
+    }
+
+    fn binary(
+        &self,
+        y: &mut [f32],
+        f: impl Fn(f32, f32) -> f32,
+        same: impl Fn(&[f32], &[f32], &mut [f32]) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        let (a, b) = (self.f32(0)?, self.f32(1)?);
+        let (sa, sb) = (&self.in_shapes[0], &self.in_shapes[1]);
+        if sa == sb {
+            return same(a, b, y);
+        }
+        for (flat, y) in y.iter_mut().enumerate() {
+            let (mut rest, mut at, mut stride) = (flat, 0, 1);
+            for (n, m) in sa.iter().zip(sb).rev() {
+                at += if *m == 1 { 0 } else { rest % n * stride };
+                rest /= n;
+                stride *= m;
+            }
+            *y = f(a[flat], b[at]);
+        }
+        Ok(())
+    }
+
+    fn swiglu_joined(&self, pieces: &[String], y: &mut [f32]) -> Result<(), KernelError> {
+        let (g, u) = (self.piece(&pieces[0])?, self.piece(&pieces[1])?);
+        let total: usize = self.step.inputs[0].pieces.iter().sum();
+        let x = self.f32(0)?;
+        for (row, y) in x.chunks_exact(total).zip(y.chunks_exact_mut(g.len())) {
+            elementwise::silu_mul(&row[g.clone()], &row[u.clone()], y)?;
+        }
+        Ok(())
+    }
+
+    /// Where a named piece of operand 0 lies in its last dim. The verifier has compared names and order.
+    fn piece(&self, name: &str) -> Result<std::ops::Range<usize>, KernelError> {
+        let input = &self.step.inputs[0];
+        let at = input.names.iter().position(|n| n == name);
+        let at = at.ok_or(KernelError::Dim { what: "a piece", have: 0, need: "a name that the operand has" })?;
+        let start: usize = input.pieces[..at].iter().sum();
+        Ok(start..start + input.pieces[at])
+    }
+
+    fn split(&self, names: &[String], writes: &mut [&mut [u8]]) -> Result<(), KernelError> {
+        let x = self.f32(0)?;
+        let total: usize = self.step.inputs[0].pieces.iter().sum();
+        for (i, name) in names.iter().enumerate() {
+            let r = self.piece(name)?;
+            let y = floats(writes, i)?;
+            for (row, y) in x.chunks_exact(total).zip(y.chunks_exact_mut(r.len())) {
+                y.copy_from_slice(&row[r.clone()]);
+            }
+        }
+        Ok(())
+    }
+
+    fn join(&self, y: &mut [f32]) -> Result<(), KernelError> {
+        let widths: Vec<usize> = self.in_shapes.iter().map(|s| s.last().copied().unwrap_or(1)).collect();
+        let total: usize = widths.iter().sum();
+        let parts = (0..widths.len()).map(|i| self.f32(i)).collect::<Result<Vec<_>, _>>()?;
+        for (r, y) in y.chunks_exact_mut(total).enumerate() {
+            let mut at = 0;
+            for (p, w) in parts.iter().zip(&widths) {
+                y[at..at + w].copy_from_slice(&p[r * w..(r + 1) * w]);
+                at += w;
+            }
+        }
+        Ok(())
+    }
+
+    fn attention(&self, a: &glmc_ir::ops::Attention, y: &mut [f32]) -> Result<(), KernelError> {
+        let p = a.parts;
+        let part = |i: usize| {
+            let (q, k) = (&self.in_shapes[i], &self.in_shapes[p + i]);
+            Ok(KeyPart { q: self.f32(i)?, k: self.f32(p + i)?, d: q[2], per_head: k.len() == 4 })
+        };
+        let parts = (0..p).map(part).collect::<Result<Vec<_>, KernelError>>()?;
+        let v = &self.in_shapes[2 * p];
+        let args = AttentionArgs {
+            parts: &parts,
+            v: self.f32(2 * p)?,
+            dv: v[v.len() - 1],
+            v_per_head: v.len() == 4,
+            heads: self.in_shapes[0][1],
+            seqs: v[0],
+            positions: v[1],
+            seq: self.i32(2 * p + 1)?,
+            len: self.i32(2 * p + 2)?,
+            sel: if a.selected { Some(self.i32(2 * p + 3)?) } else { None },
+            scale: a.scale as f32,
+        };
+        attention(&args, y)
+    }
+
+    fn route(&self, r: &glmc_ir::ops::MoeRoute, writes: &mut [&mut [u8]]) -> Result<(), KernelError> {
+        let args = RouteArgs {
+            gating: match r.gating {
+                glmc_ir::ops::Gating::Sigmoid => Gating::Sigmoid,
+                glmc_ir::ops::Gating::Softmax => Gating::Softmax,
+            },
+            bias: if r.bias { Some(self.f32(1)?) } else { None },
+            groups: r.groups as usize,
+            groups_used: r.groups_used as usize,
+            used: r.k as usize,
+            normalise: r.norm,
+            scale: r.scale as f32,
+        };
+        let (ids, weights) = writes.split_at_mut(1);
+        route(self.f32(0)?, self.out_shapes[0][0], &args, ints(ids, 0)?, floats(weights, 0)?)
+    }
+}
+
+fn floats<'w>(writes: &'w mut [&mut [u8]], i: usize) -> Result<&'w mut [f32], KernelError> {
+    let have = writes.len();
+    let out = writes.get_mut(i).ok_or(KernelError::Dim { what: "outputs", have, need: "one more" })?;
+    Ok(bytemuck::cast_slice_mut(out))
+}
+
+fn ints<'w>(writes: &'w mut [&mut [u8]], i: usize) -> Result<&'w mut [i32], KernelError> {
+    let have = writes.len();
+    let out = writes.get_mut(i).ok_or(KernelError::Dim { what: "outputs", have, need: "one more" })?;
+    Ok(bytemuck::cast_slice_mut(out))
+}

@@ -1,0 +1,53 @@
+//! Owns the runtime's errors. Never decides an exit code; the binary does.
+
+use std::path::PathBuf;
+
+use crate::device::cpu::KernelError;
+
+/// What went wrong in loading or running a plan.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// A file cannot be read.
+    #[error("{}: {message}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+    /// The plan is not one this version can run.
+    #[error("{}: {message}", path.display())]
+    Plan {
+        /// The file at fault.
+        path: PathBuf,
+        /// Stable kebab-case code.
+        code: &'static str,
+        /// What is wrong and what to do.
+        message: String,
+    },
+    /// A request that does not fit the plan.
+    #[error("{0}")]
+    Request(String),
+    /// A sequence is longer than the plan allows, or the cache has no free rows.
+    #[error("{0}")]
+    Context(String),
+    /// A launch failed.
+    #[error("step `{step}` ({kernel}): {source}")]
+    Kernel {
+        /// Provenance of the step.
+        step: String,
+        /// Its contract.
+        kernel: &'static str,
+        /// Why.
+        source: KernelError,
+    },
+    /// The logits hold no number to choose from.
+    #[error("the logits hold NaN or infinity: {0}")]
+    Numbers(String),
+}
+
+impl RuntimeError {
+    pub(crate) fn io(path: &std::path::Path, e: &std::io::Error) -> Self {
+        RuntimeError::Io { path: path.into(), message: e.to_string() }
+    }
+}

@@ -1,0 +1,201 @@
+//! Owns the loading of a plan: its file, its verification, the check that the weight files are those it was made from,
+//! and their mapping. Never repacks, never executes.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use glmc_ir::entities::WeightId;
+use glmc_ir::plan::{FORMAT, FileRef, Plan, Recipe};
+use glmc_ir::ty::SymValues;
+
+use crate::error::RuntimeError;
+use crate::map::Mapped;
+
+/// Largest `plan.json` that is read: a plan of the largest model known takes a twentieth of it.
+const MAX_PLAN_BYTES: u64 = 512 << 20;
+
+/// A plan that passed its checks, with its weight files mapped.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The plan.
+    pub plan: Plan,
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Its weights.
+    pub weights: Weights,
+}
+
+/// Reads and verifies `dir/plan.json`, nothing else.
+///
+/// # Errors
+/// A directory without a plan, a plan that is cut short, edited, of another version, or refused by the verifier.
+pub fn read_plan(dir: &Path) -> Result<Plan, RuntimeError> {
+    let path = dir.join("plan.json");
+    let text = read_bounded(&path, MAX_PLAN_BYTES)?;
+    let refuse = |code, message: String| RuntimeError::Plan { path: path.clone(), code, message };
+    #[derive(serde::Deserialize)]
+    struct Version {
+        format: u32,
+        producer: String,
+    }
+    let v: Version = serde_json::from_slice(&text)
+        .map_err(|e| refuse("plan-syntax", format!("is no plan, or cut short ({e}); compile the model again")))?;
+    if v.format != FORMAT {
+        let message = format!(
+            "is a plan of format {} (made by {}), this program runs format {FORMAT}; compile the model again with it",
+            v.format, v.producer
+        );
+        return Err(refuse("plan-version", message));
+    }
+    let plan: Plan = serde_json::from_slice(&text)
+        .map_err(|e| refuse("plan-syntax", format!("is no valid plan ({e}); compile the model again")))?;
+    if let Err(found) = glmc_ir::verify::plan::verify_plan(&plan) {
+        let first = found.0.first().map(ToString::to_string).unwrap_or_default();
+        let more = match found.0.len() {
+            0 | 1 => String::new(),
+            n => format!(" (and {} more)", n - 1),
+        };
+        let message = format!("was edited or damaged, the verifier refuses it: {first}{more}; compile the model again");
+        return Err(refuse("plan-invalid", message.replace('\n', " ")));
+    }
+    Ok(plan)
+}
+
+/// Reads a plan and maps the weight files it names.
+///
+/// # Errors
+/// See [`read_plan`]; also a weight file that is missing or is not the one the plan was made from.
+pub fn load(dir: &Path) -> Result<Loaded, RuntimeError> {
+    let plan = read_plan(dir)?;
+    let files = plan.files.iter().map(open_part).collect::<Result<Vec<_>, _>>()?;
+    let weights = Weights::new(files, &plan)?;
+    Ok(Loaded { plan, dir: dir.into(), weights })
+}
+
+/// Reads a file of at most `limit` bytes.
+///
+/// # Errors
+/// The file cannot be read or is larger.
+pub fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, RuntimeError> {
+    let file = File::open(path).map_err(|e| RuntimeError::io(path, &e))?;
+    let mut text = Vec::new();
+    file.take(limit + 1).read_to_end(&mut text).map_err(|e| RuntimeError::io(path, &e))?;
+    if text.len() as u64 > limit {
+        return Err(RuntimeError::Io { path: path.into(), message: format!("is larger than {limit} bytes") });
+    }
+    Ok(text)
+}
+
+fn open_part(f: &FileRef) -> Result<Mapped, RuntimeError> {
+    let path = Path::new(&f.path);
+    let changed = |code, what: String| RuntimeError::Plan {
+        path: path.into(),
+        code,
+        message: format!("{what}; the plan was made from another file: compile the model again"),
+    };
+    let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => RuntimeError::Io {
+            path: path.into(),
+            message: "the plan's weights are not there; put the file back or compile the model again".into(),
+        },
+        _ => RuntimeError::io(path, &e),
+    })?;
+    if !meta.is_file() {
+        return Err(RuntimeError::Io { path: path.into(), message: "is not a regular file".into() });
+    }
+    if meta.len() != f.bytes {
+        return Err(changed("weights-changed", format!("has {} bytes, the plan expects {}", meta.len(), f.bytes)));
+    }
+    let read = |r: std::io::Result<String>| r.map_err(|e| RuntimeError::io(path, &e));
+    if read(glmc_content::header_hash(path, f.header_bytes))? != f.header_hash {
+        return Err(changed("weights-changed", "its header has changed".into()));
+    }
+    if read(glmc_content::sample_hash(path, f.header_bytes))? != f.sample_hash {
+        return Err(changed("weights-changed", "its data has changed".into()));
+    }
+    Mapped::open(path)
+}
+
+/// The weights of one rank: mapped where a recipe is one slice, gathered where it is several.
+#[derive(Debug)]
+pub struct Weights {
+    files: Vec<Mapped>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    bytes: Bytes,
+    /// Entries decoded to floats, for kernels that take no stored operand.
+    floats: OnceLock<Vec<f32>>,
+    elem: glmc_ir::ty::Elem,
+    elems: usize,
+}
+
+#[derive(Debug)]
+enum Bytes {
+    Mapped { part: usize, start: usize, end: usize },
+    Owned(Vec<u8>),
+}
+
+impl Weights {
+    fn new(files: Vec<Mapped>, plan: &Plan) -> Result<Self, RuntimeError> {
+        let mut entries = Vec::with_capacity(plan.weights.len());
+        for recipe in plan.weights.values() {
+            let elems = recipe.ty.elems(&SymValues::default()).unwrap_or(0) as usize;
+            let bytes = Self::bytes_of(&files, recipe)?;
+            entries.push(Entry { bytes, floats: OnceLock::new(), elem: recipe.ty.elem, elems });
+        }
+        Ok(Weights { files, entries })
+    }
+
+    /// Rank 0's bytes. The verifier has checked the slices against the sizes that the plan states; the files have them.
+    fn bytes_of(files: &[Mapped], recipe: &Recipe) -> Result<Bytes, RuntimeError> {
+        let outside = || RuntimeError::Request(format!("weight `{}` lies outside its file", recipe.name));
+        let slices = recipe.slices.first().ok_or_else(outside)?;
+        if let [s] = slices.as_slice()
+            && s.count == 1
+        {
+            let (part, start) = (s.part as usize, s.offset as usize);
+            let end = start.checked_add(s.bytes as usize).ok_or_else(outside)?;
+            files.get(part).and_then(|f| f.bytes().get(start..end)).ok_or_else(outside)?;
+            return Ok(Bytes::Mapped { part, start, end });
+        }
+        let mut out = Vec::new();
+        for s in slices {
+            let file = files.get(s.part as usize).ok_or_else(outside)?.bytes();
+            for i in 0..s.count {
+                let start = (s.offset + i * s.stride) as usize;
+                out.extend_from_slice(file.get(start..start + s.bytes as usize).ok_or_else(outside)?);
+            }
+        }
+        Ok(Bytes::Owned(out))
+    }
+
+    /// The stored bytes of a weight.
+    pub fn bytes(&self, w: WeightId) -> &[u8] {
+        match &self.entries[w.as_u32() as usize].bytes {
+            Bytes::Mapped { part, start, end } => &self.files[*part].bytes()[*start..*end],
+            Bytes::Owned(v) => v,
+        }
+    }
+
+    /// The entries of a weight as floats, decoded once.
+    pub fn floats(&self, w: WeightId) -> &[f32] {
+        let e = &self.entries[w.as_u32() as usize];
+        e.floats.get_or_init(|| {
+            let mut out = vec![0.0; e.elems];
+            if let Some(q) = e.elem.storage() {
+                q.decode(self.bytes(w), &mut out);
+            }
+            out
+        })
+    }
+
+    /// Bytes of all weights together.
+    pub fn total_bytes(&self) -> u64 {
+        (0..self.entries.len()).map(|i| self.bytes(WeightId::from_u32(i as u32)).len() as u64).sum()
+    }
+}
