@@ -154,7 +154,11 @@ impl Mutator {
         let s = &mut recipe.slices[rank][slice];
         let end = s.offset + (s.count - 1) * s.stride + s.bytes + block;
         let room = self.plan.files.get(s.part as usize).is_some_and(|f| end <= f.bytes);
-        s.offset = if room && self.random.next() % 2 == 0 { s.offset + block } else { s.offset.checked_sub(block)? };
+        s.offset = if room && self.random.next().is_multiple_of(2) {
+            s.offset + block
+        } else {
+            s.offset.checked_sub(block)?
+        };
         Some(())
     }
 
@@ -183,7 +187,7 @@ impl Mutator {
             };
             p.steps.iter().enumerate().flat_map(args).collect()
         })?;
-        let fresh = self.random.next() % 2 == 0;
+        let fresh = self.random.next().is_multiple_of(2);
         let phase = &mut self.plan.phases[p];
         let Mem::Buf(b) = phase.steps[step].args[arg].mem else { return None };
         let to = if fresh {
@@ -209,7 +213,7 @@ impl Mutator {
         let state = phase.steps[at].args.iter().find(|a| a.access == Access::Update)?.mem;
         let reads = |s: &crate::plan::Step| s.args.iter().any(|a| a.mem == state && a.access == Access::Read);
         let read = (at + 1..phase.steps.len()).find(|i| reads(&phase.steps[*i]))?;
-        if self.random.next() % 2 == 0 {
+        if self.random.next().is_multiple_of(2) {
             remove(phase, at);
         } else {
             let step = phase.steps.remove(at);

@@ -13,12 +13,12 @@ use glmc_ir::text::parse_type;
 use glmc_ir::ty::{SymValues, TensorType};
 use indexmap::IndexMap;
 
-pub fn ty(text: &str) -> TensorType {
+pub(crate) fn ty(text: &str) -> TensorType {
     parse_type(text).unwrap()
 }
 
 /// Weight files held in memory.
-pub struct Files(pub Vec<Vec<u8>>);
+pub(crate) struct Files(pub(crate) Vec<Vec<u8>>);
 
 impl SliceSource for Files {
     fn read(&self, s: &Slice, out: &mut Vec<u8>) -> Result<(), EvalError> {
@@ -34,13 +34,13 @@ impl SliceSource for Files {
 const HEADER: u64 = 64;
 
 /// Makes a plan step by step.
-pub struct Maker {
-    pub plan: Plan,
+pub(crate) struct Maker {
+    pub(crate) plan: Plan,
     ends: [u64; 2],
 }
 
 impl Maker {
-    pub fn new(mesh: &[(&str, u64)]) -> Self {
+    pub(crate) fn new(mesh: &[(&str, u64)]) -> Self {
         let file = |i: u32| FileRef {
             path: format!("tiny-{i}.gguf"),
             bytes: HEADER,
@@ -72,7 +72,7 @@ impl Maker {
         Maker { plan, ends: [HEADER; 2] }
     }
 
-    pub fn weight(&mut self, name: &str, t: &str, part: u32) -> WeightId {
+    pub(crate) fn weight(&mut self, name: &str, t: &str, part: u32) -> WeightId {
         let t = ty(t);
         let bytes = t.bytes(&SymValues::default()).unwrap();
         let end = &mut self.ends[part as usize];
@@ -83,11 +83,11 @@ impl Maker {
         self.plan.weights.push(Recipe { name: name.into(), tensor: format!("{name}.weight"), ty: t, span, slices })
     }
 
-    pub fn state(&mut self, name: &str, t: &str) -> StateId {
+    pub(crate) fn state(&mut self, name: &str, t: &str) -> StateId {
         self.plan.states.push(State { name: name.into(), ty: ty(t) })
     }
 
-    pub fn phase(&mut self, name: &str, kind: PhaseKind, tokens: u64, syms: &[(&str, u64)]) {
+    pub(crate) fn phase(&mut self, name: &str, kind: PhaseKind, tokens: u64, syms: &[(&str, u64)]) {
         self.plan.phases.push(Phase {
             name: name.into(),
             kind,
@@ -106,12 +106,12 @@ impl Maker {
         self.plan.phases.last_mut().unwrap()
     }
 
-    pub fn param(&mut self, name: &str, t: &str) -> ParamId {
+    pub(crate) fn param(&mut self, name: &str, t: &str) -> ParamId {
         self.last().params.push(Param { name: name.into(), ty: ty(t) })
     }
 
     /// A step of kernel `k` on `inputs` (memory, and a view if it is not seen as it is); returns its outputs' buffers.
-    pub fn step(&mut self, name: &str, k: &str, attrs: &str, inputs: &[(Mem, &str)]) -> Vec<BufId> {
+    pub(crate) fn step(&mut self, name: &str, k: &str, attrs: &str, inputs: &[(Mem, &str)]) -> Vec<BufId> {
         let kernel = Kernel::from_attrs(k, serde_json::from_str(attrs).unwrap()).unwrap();
         let params = kernel.params();
         let seen: Vec<TensorType> =
@@ -148,7 +148,7 @@ impl Maker {
     }
 
     /// Names the results, lays the arena out as tightly as first fit can, and cuts two segments.
-    pub fn finish(&mut self, results: &[(&str, BufId)]) {
+    pub(crate) fn finish(&mut self, results: &[(&str, BufId)]) {
         let phase = self.last();
         for (name, b) in results {
             let ty = phase.buffers[*b].ty.clone();
@@ -185,7 +185,7 @@ impl Maker {
 }
 
 /// One layer of one-headed-key attention and a gated feed-forward, in a prefill and a decode phase.
-pub fn tiny() -> Plan {
+pub(crate) fn tiny() -> Plan {
     let mut m = Maker::new(&[]);
     let embed = m.weight("token_embd", "f32[16, 32]", 0);
     let norm = m.weight("blk.0.attn_norm", "f32[32]", 0);
@@ -232,7 +232,7 @@ pub fn tiny() -> Plan {
 }
 
 /// The gated feed-forward with one fused weight over two ranks, up to the split activation.
-pub fn fused() -> Plan {
+pub(crate) fn fused() -> Plan {
     let mut m = Maker::new(&[("tp", 2)]);
     let embed = m.weight("token_embd", "f32[16, 32]", 0);
     let fused = m.weight("blk.0.ffn_gate_up", "q8_0[{gate: 64, up: 64}/tp, 32] rows", 1);
@@ -247,7 +247,7 @@ pub fn fused() -> Plan {
 }
 
 /// Bytes for the plan's files: plausible f32 or q8_0 numbers for each weight, noise elsewhere.
-pub fn files(plan: &Plan) -> Files {
+pub(crate) fn files(plan: &Plan) -> Files {
     let mut files: Vec<Vec<u8>> = plan.files.iter().map(|f| vec![0x3c; f.bytes as usize]).collect();
     for (id, w) in &plan.weights {
         let noise = |i: u64| {
@@ -274,7 +274,7 @@ fn glmc_test_f16(x: f32) -> [u8; 2] {
 }
 
 /// Runs the tiny plan: two tokens of prefill, then one decode step; all results one after the other.
-pub fn run(plan: &Plan, files: &Files) -> Result<Vec<f64>, EvalError> {
+pub(crate) fn run(plan: &Plan, files: &Files) -> Result<Vec<f64>, EvalError> {
     let mut interp = PlanInterp::new(plan, Arith::Real, files)?;
     let i = |v: &[i64]| Tensor::i(vec![v.len()], v.to_vec());
     let table = Tensor::i(vec![1, 3], vec![5, 2, 7]);
