@@ -1,1 +1,29 @@
-//! frontend-gguf
+//! Reads GGUF files: an own container reader made for hostile input, typed metadata, a claim ledger for weights, the
+//! tokenizer and chat template as text, and a writer for test and synthetic files.
+//!
+//! [`open`] gives the parts of a model; [`Model::load`] gives its config, its claimed weights and its tokenizer. It
+//! knows tensor names and architectures, and never knows ranks, kernels or speed.
+
+pub mod arch;
+pub mod container;
+pub mod content_check;
+mod cursor;
+pub mod error;
+pub mod map;
+pub mod metadata;
+mod metadata_keys;
+mod model;
+pub mod set;
+pub mod template;
+pub mod tokenizer;
+pub mod value;
+pub mod weights;
+pub mod write;
+
+pub use arch::Architecture;
+pub use arch::glm_dsa::config::GlmDsaConfig;
+pub use container::{Part, TensorInfo};
+pub use error::{Class, InputError};
+pub use model::Model;
+pub use set::{GgufSet, open};
+pub use weights::{Ledger, LedgerReport, WeightRef};

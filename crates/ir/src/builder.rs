@@ -96,6 +96,13 @@ impl<'m> Builder<'m> {
         self.func.values[v].name = Some(name);
     }
 
+    /// Names `v` unless it has a name.
+    pub fn name_if_unnamed(&mut self, v: Value, name: &str) {
+        if self.func.values[v].name.is_none() {
+            self.name(v, name);
+        }
+    }
+
     /// The type of a value.
     pub fn ty(&self, v: Value) -> &TensorType {
         self.func.ty(v)

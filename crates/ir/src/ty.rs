@@ -140,7 +140,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// The constant size, unless it is a symbol or the pieces overflow.
+    /// The constant size, unless it is a symbol or the pieces' sum overflows.
     pub fn as_const(&self) -> Option<u64> {
         match self {
             Extent::Const(n) => Some(*n),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{KernelDef, ParamSpec, reads, writes};
+use super::{KernelDef, ParamSpec, decoded, reads, writes};
 use crate::builder::Builder;
 use crate::diag::Diagnostic;
 use crate::entities::Value;
@@ -31,6 +31,7 @@ impl KernelDef for SwigluKernel {
             ([g, u], [x]) => (b.piece(*x, g)?, b.piece(*x, u)?),
             _ => return Err(Diagnostic::new("bad-attribute", "`swiglu` needs two pieces or none")),
         };
+        let (gate, up) = (decoded(b, gate)?, decoded(b, up)?);
         let s = b.one(Silu {}, &[gate])?;
         b.op(Mul {}, &[s, up])
     }

@@ -32,7 +32,7 @@ pub struct Attention {
 
 impl Attention {
     fn operands(&self) -> usize {
-        2 * self.parts + 3 + usize::from(self.selected)
+        self.parts.saturating_mul(2).saturating_add(3 + usize::from(self.selected))
     }
 }
 
@@ -56,6 +56,8 @@ impl OpDef for Attention {
         for i in 0..=2 * p {
             float(OP, args, i)?;
         }
+        rank(OP, args, 0, 3)?;
+        keys(v, v, q0)?;
         for i in 0..p {
             rank(OP, args, i, 3)?;
             let (q, k) = (args[i], args[p + i]);
@@ -64,7 +66,6 @@ impl OpDef for Attention {
             keys(k, v, q0)?;
             same_dim(OP, "key width", &q.dims[2], &k.dims[k.rank() - 1])?;
         }
-        keys(v, v, q0)?;
         for i in 2 * p + 1..args.len() {
             int(OP, args, i)?;
             rank(OP, args, i, if i == 2 * p + 3 { 2 } else { 1 })?;

@@ -36,7 +36,7 @@ impl Piece {
     /// `(offset, size)` within the last dim.
     pub fn range(&self) -> (u64, u64) {
         let at = self.of.iter().position(|(n, _)| n.as_str() == self.name).unwrap_or(0);
-        (self.of[..at].iter().map(|(_, n)| n).sum(), self.of[at].1)
+        (self.of[..at].iter().fold(0, |sum, (_, n)| sum.saturating_add(*n)), self.of[at].1)
     }
 }
 

@@ -27,6 +27,10 @@ impl OpDef for Reshape {
             return Err(Diagnostic::new("bad-elem", format!("`reshape` of stored blocks: {}", args[0]))
                 .help("declare the weight with the dims it is used with"));
         }
+        if let Some(d) = self.dims.iter().find(|d| d.split.is_some()) {
+            return Err(Diagnostic::new("bad-attribute", format!("`reshape` states a placement: {d}"))
+                .help("placements follow from the operand"));
+        }
         let t = args[0].with_dims(self.dims.clone());
         if t.size_monomial().is_none() || t.size_monomial() != args[0].size_monomial() {
             return Err(Diagnostic::new("shape-mismatch", format!("`reshape` of {} to {t}", args[0])));

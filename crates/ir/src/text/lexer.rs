@@ -229,6 +229,11 @@ impl<'a> Lexer<'a> {
         self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |(_, l, _)| *l)
     }
 
+    /// The line of the token taken last.
+    pub(super) fn last_line(&self) -> usize {
+        self.tokens.get(self.at.saturating_sub(1)).or(self.tokens.last()).map_or(1, |(_, l, _)| *l)
+    }
+
     /// A syntax error here.
     pub(super) fn error(&self, m: impl Into<String>) -> Diagnostic {
         let found = match self.tokens.get(self.at) {
@@ -240,6 +245,13 @@ impl<'a> Lexer<'a> {
         };
         at_line(self.line(), format!("{}, found {found}", m.into()))
     }
+}
+
+/// Whether `s` reads back as one word.
+pub(crate) fn is_word(s: &str) -> bool {
+    let b = s.as_bytes();
+    b.first().is_some_and(|c| c.is_ascii_alphabetic() || *c == b'_')
+        && b.iter().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.'))
 }
 
 fn at_line(line: usize, m: String) -> Diagnostic {

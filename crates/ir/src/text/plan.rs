@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use cranelift_entity::PrimaryMap;
 use indexmap::IndexMap;
 
-use super::lexer::{Lexer, Token};
+use super::lexer::{Lexer, Token, is_word};
 use super::types::tensor_type;
 use crate::diag::Diagnostic;
 use crate::entities::BufId;
@@ -75,10 +75,7 @@ fn quoted(s: &str) -> String {
 
 /// A word as it is, anything else as a string.
 fn name(s: &str) -> String {
-    let b = s.as_bytes();
-    let word = b.first().is_some_and(|c| c.is_ascii_alphabetic() || *c == b'_')
-        && b.iter().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.'));
-    if word { s.to_owned() } else { quoted(s) }
+    if is_word(s) { s.to_owned() } else { quoted(s) }
 }
 
 fn slice_text(s: &Slice) -> String {

@@ -1,0 +1,147 @@
+//! Owns the search for groups of ops that become one launch. Never emits a launch for an op outside a group.
+
+use std::collections::{HashMap, HashSet};
+
+use glmc_ir::entities::{Inst, Value};
+use glmc_ir::graph::{Function, InstKind};
+use glmc_ir::kernel::{SplitKernel, SwigluKernel};
+use glmc_ir::op::Op;
+
+use super::{LoweredStep, decodes, def_of};
+use crate::pass::PassCx;
+
+/// The groups of one function.
+pub(super) struct Groups {
+    /// Decodes that vanish: the decoded value is the stored one.
+    decoded: HashMap<Value, Value>,
+    /// Instructions that another one's launch covers.
+    covered: HashSet<Inst>,
+    /// Instructions that stand for a group.
+    leaders: HashMap<Inst, LoweredStep>,
+}
+
+impl Groups {
+    pub(super) fn find(f: &Function, cx: &mut PassCx) -> Self {
+        let uses = Uses::of(f);
+        let mut g = Groups { decoded: HashMap::new(), covered: HashSet::new(), leaders: HashMap::new() };
+        for inst in &f.body {
+            let data = &f.insts[*inst];
+            match &data.kind {
+                InstKind::Op(Op::Dequant(_)) if uses.all_decode(f, data.results[0]) && cx.choose() => {
+                    g.decoded.insert(data.results[0], data.args[0]);
+                    g.covered.insert(*inst);
+                }
+                InstKind::Op(Op::Mul(_)) => g.swiglu(f, &uses, *inst, cx),
+                _ => {}
+            }
+        }
+        g.splits(f, cx);
+        g
+    }
+
+    /// The steps of `inst` if it is in a group: one for a leader, none for a covered one.
+    pub(super) fn take(&mut self, _: &Function, inst: Inst) -> Option<Option<LoweredStep>> {
+        if let Some(step) = self.leaders.remove(&inst) {
+            return Some(Some(step));
+        }
+        self.covered.contains(&inst).then_some(None)
+    }
+
+    /// What a launch reads for `v`: the stored tensor where its decode vanished.
+    pub(super) fn stored(&self, v: Value) -> Value {
+        self.decoded.get(&v).copied().unwrap_or(v)
+    }
+
+    /// `mul(silu(gate), up)`, where nothing else reads the silu.
+    fn swiglu(&mut self, f: &Function, uses: &Uses, mul: Inst, cx: &mut PassCx) {
+        let data = &f.insts[mul];
+        let (s, up) = (data.args[0], data.args[1]);
+        let Some((silu, Op::Silu(_))) = def_of(f, s) else { return };
+        let gate = f.insts[silu].args[0];
+        if uses.count(s) != 1 || f.ty(gate) != f.ty(up) || !cx.choose() {
+            return;
+        }
+        self.covered.insert(silu);
+        let step = match joined_halves(f, uses, gate, up) {
+            Some((x, pieces, insts)) => {
+                self.covered.extend(insts);
+                LoweredStep::Launch {
+                    kernel: SwigluKernel { pieces }.into(),
+                    inputs: vec![x],
+                    outputs: data.results.clone(),
+                }
+            }
+            None => {
+                let inputs = vec![self.stored(gate), self.stored(up)];
+                LoweredStep::Launch {
+                    kernel: SwigluKernel { pieces: vec![] }.into(),
+                    inputs,
+                    outputs: data.results.clone(),
+                }
+            }
+        };
+        self.leaders.insert(mul, step);
+    }
+
+    /// All pieces of one value that are not covered yet become one `split` where the first of them stands.
+    fn splits(&mut self, f: &Function, cx: &mut PassCx) {
+        let mut by_source: Vec<(Value, Vec<(Inst, String, Value)>)> = Vec::new();
+        for inst in f.body.iter().filter(|i| !self.covered.contains(i)) {
+            let data = &f.insts[*inst];
+            let InstKind::Op(Op::Piece(p)) = &data.kind else { continue };
+            let entry = (*inst, p.name.clone(), data.results[0]);
+            match by_source.iter_mut().find(|(v, _)| *v == data.args[0]) {
+                Some((_, pieces)) if pieces.iter().all(|(_, n, _)| *n != p.name) => pieces.push(entry),
+                Some(_) => {}
+                None => by_source.push((data.args[0], vec![entry])),
+            }
+        }
+        for (source, pieces) in by_source.into_iter().filter(|(_, p)| p.len() > 1) {
+            if !cx.choose() {
+                continue;
+            }
+            let names = pieces.iter().map(|(_, n, _)| n.clone()).collect();
+            let outputs = pieces.iter().map(|(_, _, v)| *v).collect();
+            self.covered.extend(pieces.iter().map(|(i, ..)| *i));
+            let step = LoweredStep::Launch { kernel: SplitKernel { names }.into(), inputs: vec![source], outputs };
+            self.leaders.insert(pieces[0].0, step);
+        }
+    }
+}
+
+/// If `gate` and `up` are pieces of one value and nothing else reads them: that value, their names, their instructions.
+fn joined_halves(f: &Function, uses: &Uses, gate: Value, up: Value) -> Option<(Value, Vec<String>, [Inst; 2])> {
+    let (gi, Op::Piece(g)) = def_of(f, gate)? else { return None };
+    let (ui, Op::Piece(u)) = def_of(f, up)? else { return None };
+    let (x, y) = (f.insts[gi].args[0], f.insts[ui].args[0]);
+    let alone = uses.count(gate) == 1 && uses.count(up) == 1;
+    (x == y && gate != up && alone).then(|| (x, vec![g.name.clone(), u.name.clone()], [gi, ui]))
+}
+
+/// Who reads each value.
+struct Uses {
+    by: HashMap<Value, Vec<(Inst, usize)>>,
+    results: HashSet<Value>,
+}
+
+impl Uses {
+    fn of(f: &Function) -> Self {
+        let mut by: HashMap<Value, Vec<(Inst, usize)>> = HashMap::new();
+        for inst in &f.body {
+            for (i, a) in f.insts[*inst].args.iter().enumerate() {
+                by.entry(*a).or_default().push((*inst, i));
+            }
+        }
+        Uses { by, results: f.results.iter().map(|(_, v)| *v).collect() }
+    }
+
+    fn count(&self, v: Value) -> usize {
+        self.by.get(&v).map_or(0, Vec::len) + usize::from(self.results.contains(&v))
+    }
+
+    /// Whether every reader of `v` decodes stored operands itself.
+    fn all_decode(&self, f: &Function, v: Value) -> bool {
+        let reads = |(inst, i): &(Inst, usize)| matches!(&f.insts[*inst].kind, InstKind::Op(op) if decodes(op, *i));
+        !self.results.contains(&v) && self.by.get(&v).is_some_and(|u| u.iter().all(reads))
+    }
+}

@@ -1,0 +1,73 @@
+//! Owns the order of passes and the driver that verifies after each. Never owns a rewrite.
+
+use std::time::Instant;
+
+use glmc_ir::graph::Module;
+
+use crate::canonicalise::Canonicalise;
+use crate::lower;
+use crate::pass::{Pass, PassCx, PassError, Timing};
+use crate::schedule::{self, EntryInfo, Scheduled};
+
+/// The module passes in order.
+pub fn passes() -> Vec<Box<dyn Pass>> {
+    vec![Box::new(Canonicalise)]
+}
+
+/// The names of all stages that `--emit after=NAME` knows, in order.
+pub fn stages() -> Vec<&'static str> {
+    std::iter::once("lift").chain(passes().iter().map(|p| p.name())).chain(["schedule"]).collect()
+}
+
+/// What compiling gave, besides the plan's parts.
+#[derive(Debug)]
+pub struct Compiled {
+    /// The module after the last module pass.
+    pub module: Module,
+    /// The plan's parts.
+    pub scheduled: Scheduled,
+    /// Times of passes and verifications.
+    pub timings: Vec<Timing>,
+    /// Rewrites made.
+    pub rewrites: u64,
+}
+
+/// Shown each module stage as it is reached: its name and the module.
+pub type Emit<'a> = &'a mut dyn FnMut(&str, &Module);
+
+/// Runs all passes on a lifted module, verifying after each.
+///
+/// # Errors
+/// The pass that failed, or after which the verifier found something.
+pub fn run(lifted: Module, entries: &[EntryInfo], fuel: Option<u64>, emit: Emit<'_>) -> Result<Compiled, PassError> {
+    let mut cx = PassCx::new(fuel);
+    let mut timings = Vec::new();
+    verify("lift", &lifted, &mut timings)?;
+    emit("lift", &lifted);
+    let mut module = lifted;
+    for pass in passes() {
+        let start = Instant::now();
+        module = pass.run(&module, &mut cx).map_err(|error| PassError::Failed { pass: pass.name().into(), error })?;
+        timings.push(Timing { name: pass.name().into(), time: start.elapsed() });
+        verify(pass.name(), &module, &mut timings)?;
+        emit(pass.name(), &module);
+    }
+    let start = Instant::now();
+    let failed = |pass: &str| {
+        let pass = pass.to_owned();
+        move |error| PassError::Failed { pass, error }
+    };
+    let lowered = lower::lower(&module, &mut cx).map_err(failed("lower"))?;
+    timings.push(Timing { name: "lower".into(), time: start.elapsed() });
+    let start = Instant::now();
+    let scheduled = schedule::schedule(&module, &lowered, entries).map_err(failed("schedule"))?;
+    timings.push(Timing { name: "schedule".into(), time: start.elapsed() });
+    Ok(Compiled { module, scheduled, timings, rewrites: cx.rewrites })
+}
+
+fn verify(pass: &str, m: &Module, timings: &mut Vec<Timing>) -> Result<(), PassError> {
+    let start = Instant::now();
+    let found = glmc_ir::verify::verify_module(m);
+    timings.push(Timing { name: format!("verify {pass}"), time: start.elapsed() });
+    found.map_err(|errors| PassError::Invalid { pass: pass.into(), errors })
+}

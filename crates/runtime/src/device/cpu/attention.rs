@@ -1,0 +1,219 @@
+//! Attention over cached keys and values: dense, or restricted to selected positions.
+//!
+//! Owns scores, softmax and the weighted sum, in f32 with the maximum subtracted. The work is proportional to the
+//! visible positions; a hidden key or value is never read, whatever it holds. It never writes a cache.
+
+use super::error::{KernelError, want_len};
+use super::gemm::{products, weighted};
+use super::math;
+use super::simd::{Kernel, Simd, dispatch};
+use rayon::prelude::*;
+
+/// Heads that share one pass over shared keys and values.
+const HEADS: usize = 8;
+
+/// One part of the scores: queries and keys of one width.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyPart<'a> {
+    /// Queries `[T, H, d]`.
+    pub q: &'a [f32],
+    /// Keys `[Q, S, H, d]`, or `[Q, S, d]` if all heads share them.
+    pub k: &'a [f32],
+    /// The width.
+    pub d: usize,
+    /// Whether each head has keys of its own.
+    pub per_head: bool,
+}
+
+/// What attention reads.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionArgs<'a> {
+    /// The parts whose scores are added.
+    pub parts: &'a [KeyPart<'a>],
+    /// Values `[Q, S, H, dv]`, or `[Q, S, dv]` if all heads share them.
+    pub v: &'a [f32],
+    /// Width of a value.
+    pub dv: usize,
+    /// Whether each head has values of its own.
+    pub v_per_head: bool,
+    /// Number of heads, H.
+    pub heads: usize,
+    /// Number of sequences, Q.
+    pub seqs: usize,
+    /// Positions stored for each sequence, S.
+    pub positions: usize,
+    /// `[T]`: the sequence of each token.
+    pub seq: &'a [i32],
+    /// `[T]`: how many positions each token may see.
+    pub len: &'a [i32],
+    /// `[T, K]`: the positions that each token attends to, in any order; negative entries are none.
+    pub sel: Option<&'a [i32]>,
+    /// Factor of the scores.
+    pub scale: f32,
+}
+
+/// `out[t, h, :] = sum_s softmax_s(scale * sum_parts q[t, h] . k[s, h]) v[s, h]` over the visible positions: those
+/// below `len[t]` that are in `sel[t]`, where a selection is given. Without any, zeros. `out` is `[T, H, dv]`.
+///
+/// # Errors
+/// If the slices do not fit the shapes, a sequence does not exist, or a length exceeds the stored positions. A
+/// negative length counts as none.
+pub fn attention(args: &AttentionArgs<'_>, out: &mut [f32]) -> Result<(), KernelError> {
+    check(args, out.len())?;
+    if out.is_empty() {
+        return Ok(());
+    }
+    let (row, group) = (args.heads * args.dv, HEADS * args.dv);
+    out.par_chunks_mut(row).enumerate().for_each(|(t, out)| {
+        let visible = Visible::of(args, t);
+        out.par_chunks_mut(group).enumerate().for_each(|(g, out)| {
+            if visible.len() == 0 {
+                out.fill(0.0);
+            } else {
+                dispatch(Attend { args, t, first: g * HEADS, visible: &visible, out });
+            }
+        });
+    });
+    Ok(())
+}
+
+fn check(a: &AttentionArgs<'_>, out: usize) -> Result<(), KernelError> {
+    let t = a.seq.len();
+    want_len("len", a.len.len(), &[t])?;
+    want_len("out", out, &[t, a.heads, a.dv])?;
+    for part in a.parts {
+        want_len("q", part.q.len(), &[t, a.heads, part.d])?;
+        want_len("k", part.k.len(), &[a.seqs, a.positions, if part.per_head { a.heads } else { 1 }, part.d])?;
+    }
+    want_len("v", a.v.len(), &[a.seqs, a.positions, if a.v_per_head { a.heads } else { 1 }, a.dv])?;
+    if let Some(sel) = a.sel {
+        want_len("sel", sel.len(), &[t, sel.len().checked_div(t).unwrap_or(0)])?;
+    }
+    check_maps(a.seq, a.seqs, a.len, a.positions)
+}
+
+/// Checks the maps that say what each token sees.
+pub(super) fn check_maps(seq: &[i32], seqs: usize, len: &[i32], positions: usize) -> Result<(), KernelError> {
+    let outside = |v: i32, bound: usize| usize::try_from(v).is_ok_and(|v| v >= bound);
+    if let Some(at) = seq.iter().position(|&q| q < 0 || outside(q, seqs)) {
+        return Err(KernelError::Index { what: "seq", at, value: i64::from(seq[at]), bound: seqs });
+    }
+    if let Some(at) = len.iter().position(|&n| outside(n, positions.saturating_add(1))) {
+        return Err(KernelError::Index { what: "len", at, value: i64::from(len[at]), bound: positions + 1 });
+    }
+    Ok(())
+}
+
+/// The positions that a token sees, in increasing order.
+enum Visible {
+    First(usize),
+    Chosen(Vec<usize>),
+}
+
+impl Visible {
+    fn of(a: &AttentionArgs<'_>, t: usize) -> Visible {
+        let len = usize::try_from(a.len[t]).unwrap_or(0);
+        let Some(sel) = a.sel else { return Visible::First(len) };
+        let k = sel.len() / a.seq.len();
+        let sel = sel[t * k..(t + 1) * k].iter().filter_map(|&s| usize::try_from(s).ok().filter(|&s| s < len));
+        let mut chosen: Vec<usize> = sel.collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        Visible::Chosen(chosen)
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Visible::First(n) => *n,
+            Visible::Chosen(c) => c.len(),
+        }
+    }
+
+    #[inline(always)]
+    fn at(&self, i: usize) -> usize {
+        match self {
+            Visible::First(_) => i,
+            Visible::Chosen(c) => c[i],
+        }
+    }
+}
+
+/// Up to [`HEADS`] heads of one token.
+struct Attend<'a, 'y> {
+    args: &'a AttentionArgs<'a>,
+    t: usize,
+    first: usize,
+    visible: &'a Visible,
+    out: &'y mut [f32],
+}
+
+impl Kernel for Attend<'_, '_> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (n, heads) = (self.visible.len(), self.out.len() / self.args.dv);
+        let mut p = vec![0.0_f32; heads * n];
+        for part in self.args.parts {
+            self.add_scores(s, part, heads, &mut p);
+        }
+        for p in p.chunks_exact_mut(n) {
+            softmax(s, p, self.args.scale);
+        }
+        let p: Vec<&[f32]> = p.chunks_exact(n).collect();
+        self.weigh(s, &p);
+    }
+}
+
+impl Attend<'_, '_> {
+    #[inline(always)]
+    fn base(&self) -> usize {
+        usize::try_from(self.args.seq[self.t]).unwrap_or(0) * self.args.positions
+    }
+
+    #[inline(always)]
+    fn add_scores<S: Simd>(&self, s: S, part: &KeyPart<'_>, heads: usize, p: &mut [f32]) {
+        let (n, d, base) = (self.visible.len(), part.d, self.base());
+        let query = |h: usize| &part.q[(self.t * self.args.heads + self.first + h) * d..][..d];
+        if part.per_head {
+            for h in 0..heads {
+                let head = self.first + h;
+                let key = |i: usize| &part.k[((base + self.visible.at(i)) * self.args.heads + head) * d..][..d];
+                let keys: Vec<&[f32]> = (0..n).map(key).collect();
+                products(s, &[query(h)], &keys, |_, i, v| p[h * n + i] += v);
+            }
+        } else {
+            let queries: Vec<&[f32]> = (0..heads).map(query).collect();
+            let keys: Vec<&[f32]> =
+                (0..n).map(|i| &part.k[(base + self.visible.at(i)) * d..][..d]).collect();
+            products(s, &queries, &keys, |h, i, v| p[h * n + i] += v);
+        }
+    }
+
+    #[inline(always)]
+    fn weigh<S: Simd>(self, s: S, p: &[&[f32]]) {
+        let (a, dv, base) = (self.args, self.args.dv, self.base());
+        let mut out: Vec<&mut [f32]> = self.out.chunks_exact_mut(dv).collect();
+        if a.v_per_head {
+            for (h, (p, out)) in p.chunks(1).zip(out.chunks_mut(1)).enumerate() {
+                let head = self.first + h;
+                let value = |i: usize| &a.v[((base + self.visible.at(i)) * a.heads + head) * dv..][..dv];
+                weighted(s, p, &value, out);
+            }
+        } else {
+            weighted(s, p, &|i| &a.v[(base + self.visible.at(i)) * dv..][..dv], &mut out);
+        }
+    }
+}
+
+/// In place; the slice is not empty. NaN scores make NaN weights.
+#[inline(always)]
+fn softmax<S: Simd>(s: S, p: &mut [f32], scale: f32) {
+    p.iter_mut().for_each(|v| *v *= scale);
+    let most = math::max(p);
+    p.iter_mut().for_each(|v| *v = math::exp(*v - most));
+    let inverse = 1.0 / math::sum(s, p);
+    p.iter_mut().for_each(|v| *v *= inverse);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! [`Simd`](super::Simd) with AVX2, FMA and F16C: two registers stand for sixteen lanes.
+//!
+//! Never built without the features: the token's constructor is unsafe.
+
+use super::{Simd, pair};
+use std::arch::x86_64::*;
+
+/// Proof that the machine has AVX2, FMA and F16C.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// The machine must have AVX2, FMA and F16C.
+    #[inline(always)]
+    pub(super) unsafe fn new() -> Avx2 {
+        Avx2(())
+    }
+}
+
+// SAFETY of the blocks below: the token proves the features; pointers come from references to arrays of exactly the
+// size that the unaligned load or store touches.
+impl Simd for Avx2 {
+    type F = [__m256; 2];
+    type B = __m256i;
+    type Tab = (f32, f32);
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    fn splat(self, v: f32) -> Self::F {
+        // SAFETY: features by token.
+        unsafe { [_mm256_set1_ps(v); 2] }
+    }
+    #[inline(always)]
+    fn load(self, from: &[f32; 16]) -> Self::F {
+        // SAFETY: 16 floats are readable.
+        unsafe { [_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from.as_ptr().add(8))] }
+    }
+    #[inline(always)]
+    fn store(self, v: Self::F, to: &mut [f32; 16]) {
+        // SAFETY: 16 floats are writable.
+        unsafe {
+            _mm256_storeu_ps(to.as_mut_ptr(), v[0]);
+            _mm256_storeu_ps(to.as_mut_ptr().add(8), v[1]);
+        }
+    }
+    #[inline(always)]
+    fn add(self, a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: features by token.
+        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
+        // SAFETY: features by token.
+        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
+    }
+    #[inline(always)]
+    fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        // SAFETY: features by token.
+        unsafe { [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])] }
+    }
+    #[inline(always)]
+    fn sum(self, v: Self::F) -> f32 {
+        // SAFETY: features by token.
+        unsafe { sum128(fold(v)) }
+    }
+    #[inline(always)]
+    fn sum4(self, v: [Self::F; 4]) -> [f32; 4] {
+        // SAFETY: features by token; the store writes four floats.
+        unsafe {
+            let (a, b, c, d) = (fold(v[0]), fold(v[1]), fold(v[2]), fold(v[3]));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), transpose_add(a, b, c, d));
+            out
+        }
+    }
+    #[inline(always)]
+    fn bytes(self, from: &[u8; 32]) -> Self::B {
+        // SAFETY: 32 bytes are readable.
+        unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn nibbles(self, from: &[u8; 16]) -> Self::B {
+        // SAFETY: 16 bytes are readable.
+        unsafe {
+            let b = _mm_loadu_si128(from.as_ptr().cast());
+            let both = _mm256_set_m128i(_mm_srli_epi16::<4>(b), b);
+            _mm256_and_si256(both, _mm256_set1_epi8(15))
+        }
+    }
+    #[inline(always)]
+    fn and(self, v: Self::B, mask: u8) -> Self::B {
+        // SAFETY: features by token.
+        unsafe { _mm256_and_si256(v, _mm256_set1_epi8(mask.cast_signed())) }
+    }
+    #[inline(always)]
+    fn or(self, a: Self::B, b: Self::B) -> Self::B {
+        // SAFETY: features by token.
+        unsafe { _mm256_or_si256(a, b) }
+    }
+    #[inline(always)]
+    fn shr<const N: i32>(self, v: Self::B) -> Self::B {
+        // SAFETY: features by token.
+        unsafe { _mm256_srli_epi16::<N>(v) }
+    }
+    #[inline(always)]
+    fn shl<const N: i32>(self, v: Self::B) -> Self::B {
+        // SAFETY: features by token.
+        unsafe { _mm256_slli_epi16::<N>(v) }
+    }
+    #[inline(always)]
+    fn sub(self, v: Self::B, by: u8) -> Self::B {
+        // SAFETY: features by token.
+        unsafe { _mm256_sub_epi8(v, _mm256_set1_epi8(by.cast_signed())) }
+    }
+    #[inline(always)]
+    fn bit_to_16(self, bits: u32) -> Self::B {
+        // SAFETY: features by token.
+        unsafe {
+            // Byte i takes byte i/8 of `bits`, then keeps bit i%8 of it.
+            let spread = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
+            let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(bits.cast_signed()), spread);
+            let pick = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
+            let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, pick), pick);
+            _mm256_and_si256(set, _mm256_set1_epi8(16))
+        }
+    }
+    #[inline(always)]
+    fn widen_u8(self, v: Self::B) -> [Self::F; 2] {
+        // SAFETY: features by token.
+        unsafe {
+            pair([_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)], #[inline(always)] |h| {
+                [
+                    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(h)),
+                    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(h))),
+                ]
+            })
+        }
+    }
+    #[inline(always)]
+    fn widen_i8(self, v: Self::B) -> [Self::F; 2] {
+        // SAFETY: features by token.
+        unsafe {
+            pair([_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)], #[inline(always)] |h| {
+                [
+                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(h)),
+                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(h))),
+                ]
+            })
+        }
+    }
+    #[inline(always)]
+    fn tab(self, scale: f32, base: f32) -> (f32, f32) {
+        (scale, base)
+    }
+    #[inline(always)]
+    fn look(self, (scale, base): (f32, f32), v: Self::B) -> [Self::F; 2] {
+        pair(self.widen_u8(self.and(v, 15)), #[inline(always)] |q| self.fma(q, self.splat(scale), self.splat(base)))
+    }
+    #[inline(always)]
+    fn bf16(self, from: &[u8; 32]) -> Self::F {
+        // SAFETY: 32 bytes are readable.
+        unsafe {
+            let p: *const __m128i = from.as_ptr().cast();
+            pair([_mm_loadu_si128(p), _mm_loadu_si128(p.add(1))], #[inline(always)] |h| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(h))))
+        }
+    }
+    #[inline(always)]
+    fn f16(self, from: &[u8; 32]) -> Self::F {
+        // SAFETY: 32 bytes are readable.
+        unsafe {
+            let p: *const __m128i = from.as_ptr().cast();
+            [_mm256_cvtph_ps(_mm_loadu_si128(p)), _mm256_cvtph_ps(_mm_loadu_si128(p.add(1)))]
+        }
+    }
+    #[inline(always)]
+    fn half(self, bits: u16) -> f32 {
+        // SAFETY: features by token.
+        unsafe { half(bits) }
+    }
+}
+
+/// # Safety
+/// Needs F16C.
+#[inline(always)]
+pub(super) unsafe fn half(bits: u16) -> f32 {
+    // SAFETY: the caller has F16C.
+    unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
+}
+
+/// Lanes i, i+4, i+8, i+12 added, in the order of [`Simd::sum`].
+///
+/// # Safety
+/// Needs AVX2.
+#[inline(always)]
+unsafe fn fold(v: [__m256; 2]) -> __m128 {
+    // SAFETY: the caller has AVX2.
+    unsafe { fold256(_mm256_add_ps(v[0], v[1])) }
+}
+
+/// # Safety
+/// Needs AVX2.
+#[inline(always)]
+pub(super) unsafe fn fold256(v: __m256) -> __m128 {
+    // SAFETY: the caller has AVX2.
+    unsafe { _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v)) }
+}
+
+/// # Safety
+/// Needs AVX2.
+#[inline(always)]
+pub(super) unsafe fn sum128(v: __m128) -> f32 {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_add_ss(v, _mm_shuffle_ps::<1>(v, v)))
+    }
+}
+
+/// Sums of the lanes of four vectors, each as [`sum128`] forms it.
+///
+/// # Safety
+/// Needs AVX2.
+#[inline(always)]
+pub(super) unsafe fn transpose_add(a: __m128, b: __m128, c: __m128, d: __m128) -> __m128 {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        // ab = a0+a2, b0+b2, a1+a3, b1+b3
+        let ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+        let cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+        _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab))
+    }
+}

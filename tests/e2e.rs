@@ -1,0 +1,6 @@
+//! End-to-end tests over the crates and the `glmc` binary.
+
+mod e2e {
+    mod lift;
+    mod support;
+}

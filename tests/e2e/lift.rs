@@ -1,0 +1,31 @@
+//! The lift of the shipped models: verified, and the same after every pass.
+
+use glmc_frontend_gguf::arch::LiftOptions;
+use glmc_frontend_gguf::{Model, open};
+use glmc_passes::pipeline;
+use glmc_passes::schedule::EntryInfo;
+
+use super::support::fixture;
+
+#[test]
+fn the_tiny_models_lift_and_compile() {
+    for file in ["models/tiny-Q4_K_M.gguf", "models/tiny-UD-Q4_K_XL-00001-of-00003.gguf"] {
+        let set = open(&fixture(file)).unwrap();
+        let model = Model::load(&set).unwrap();
+        let options = LiftOptions { ctx: 4096, max_batch: 4, cache_rows: 4096, chunk: 512 };
+        let lifted = model.lift(&options).unwrap();
+        if let Err(e) = glmc_ir::verify::verify_module(&lifted.module) {
+            panic!("{file}: {e}");
+        }
+        let entries: Vec<EntryInfo> =
+            lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
+        let c = pipeline::run(lifted.module, &entries, None, &mut |_, _| {}).unwrap();
+        assert_eq!(c.scheduled.phases.len(), 4);
+        if std::env::var_os("GLMC_SHOW").is_some() {
+            eprintln!("{}", glmc_ir::text::print_module(&c.module));
+            for p in &c.scheduled.phases {
+                eprintln!("{} steps {} arena {}", p.name, p.steps.len(), p.arena_bytes);
+            }
+        }
+    }
+}
