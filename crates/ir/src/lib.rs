@@ -2,7 +2,7 @@
 //!
 //! - data: [`entities`], [`ty`], [`graph`], [`plan`], [`quant`]
 //! - meaning: [`op`] and [`ops`], [`placement`], [`shard_map`], [`kernel`], [`tensor`], [`interp`]
-//! - making and judging: [`builder`], [`text`], [`verify`], [`diag`]
+//! - making and judging: [`builder`], [`text`], [`verify`], [`diag`], [`mutate`]
 //!
 //! This crate knows types, op and quant meaning, kernel contracts and plan data. It never knows files, CUDA, an
 //! architecture, a machine's numbers or a choice.
@@ -13,6 +13,7 @@ pub mod entities;
 pub mod graph;
 pub mod interp;
 pub mod kernel;
+pub mod mutate;
 pub mod op;
 pub mod ops;
 pub mod placement;

@@ -179,7 +179,7 @@ impl Cut<'_> {
 
     fn part(&self, n: u64, at: u64) -> Result<Range<u64>, Diagnostic> {
         let (units, size) = (n / self.granule, self.size);
-        if n % self.granule != 0 || units < size {
+        if !n.is_multiple_of(self.granule) || units < size {
             return Err(self.refusal(n));
         }
         let (each, more) = (units / size, units % size);

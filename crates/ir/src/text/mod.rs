@@ -2,10 +2,12 @@
 
 mod lexer;
 mod parse;
+mod plan;
 mod print;
 mod types;
 
 pub(crate) use lexer::is_word;
 pub use parse::{parse_module, parse_module_unchecked};
+pub use plan::{parse_plan, print_plan};
 pub use print::{Names, print_function, print_module, print_with_errors, weight_place};
 pub use types::{parse_dim, parse_type};

@@ -23,7 +23,7 @@ pub(super) fn check(plan: &Plan, phase: &Phase, out: &mut Findings) {
     for (id, b) in &phase.buffers {
         let at = format_args!("phase {} buffer {id} `{}`", phase.name, b.name).to_string();
         sum += u128::from(b.bytes).next_multiple_of(u128::from(ALIGN));
-        if b.offset % ALIGN != 0 {
+        if !b.offset.is_multiple_of(ALIGN) {
             let m = format!("it starts at {}, which is no multiple of {ALIGN}", b.offset);
             out.push(Diagnostic::new("buffer-align", m).at(at.clone()));
         }
