@@ -10,38 +10,38 @@ use glmc_ir::quant::QuantType;
 use glmc_ir::ty::{Dim, Elem, Extent, SymValues, TensorType};
 
 /// The choices: each draw takes one number, zeros after the end.
-pub struct Choices<'a> {
+pub(crate) struct Choices<'a> {
     list: &'a [u32],
     at: usize,
 }
 
 impl<'a> Choices<'a> {
-    pub fn new(list: &'a [u32]) -> Self {
+    pub(crate) fn new(list: &'a [u32]) -> Self {
         Choices { list, at: 0 }
     }
 
     /// A number below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
         let x = self.list.get(self.at).copied().unwrap_or(0) as usize;
         self.at += 1;
         x % n.max(1)
     }
 
-    pub fn flip(&mut self) -> bool {
+    pub(crate) fn flip(&mut self) -> bool {
         self.below(2) == 1
     }
 
-    pub fn pick<'t, T>(&mut self, of: &'t [T]) -> &'t T {
+    pub(crate) fn pick<'t, T>(&mut self, of: &'t [T]) -> &'t T {
         &of[self.below(of.len())]
     }
 
-    pub fn done(&self) -> bool {
+    pub(crate) fn done(&self) -> bool {
         self.at >= self.list.len()
     }
 }
 
 /// A module that every verifier accepts.
-pub fn module(c: &mut Choices<'_>) -> Module {
+pub(crate) fn module(c: &mut Choices<'_>) -> Module {
     let mut m = Module { name: c.pick(&["tiny", "a module", "m.1"]).to_string(), ..Module::default() };
     m.syms.insert("T".into(), 1 + c.below(64) as u64);
     m.syms.insert("S".into(), 128);
