@@ -100,7 +100,8 @@ pub fn propagate(op: &Op, args: &[&TensorType], results: &mut [TensorType]) -> R
         match rule.roles[label] {
             Role::Map => {}
             Role::Reduce(kind) => {
-                if pending.as_ref().is_some_and(|p| *p != (kind, axis.clone())) {
+                // Also over one axis: ranks would multiply parts of one operand with other parts of the other.
+                if pending.is_some() {
                     return Err(mismatch(op, "two merges would be pending at once".into()));
                 }
                 pending = Some((kind, axis.clone()));
@@ -163,10 +164,15 @@ fn pending_of_args(op: &Op, args: &[&TensorType]) -> Result<Option<(PendingKind,
         return Err(Diagnostic::new("pending-nonlinear", format!("`{}` of two pending values", op.name()))
             .help("all_reduce one of them first"));
     }
-    // A sum of a pending and a finished value would count the finished one once a rank.
-    if pending.is_some() && op.name() == "add" && args.iter().any(|a| a.pending.is_none()) {
-        return Err(Diagnostic::new("pending-nonlinear", "`add` of a pending and a finished value".to_string())
-            .help("all_reduce the pending one first"));
+    // A result that holds a pending and a finished part would count the finished one once a rank.
+    let side_by_side = match op {
+        Op::Add(_) | Op::Join(_) => args,
+        Op::Matmul(m) if m.names.len() > 1 && args[1..].iter().any(|a| a.pending.is_some()) => &args[1..],
+        _ => &[],
+    };
+    if pending.is_some() && side_by_side.iter().any(|a| a.pending.is_none()) {
+        let what = format!("`{}` of a pending and a finished value", op.name());
+        return Err(Diagnostic::new("pending-nonlinear", what).help("all_reduce the pending one first"));
     }
     Ok(pending)
 }

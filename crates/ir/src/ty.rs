@@ -196,6 +196,12 @@ impl From<&str> for Dim {
     }
 }
 
+impl From<Vec<(Piece, u64)>> for Dim {
+    fn from(pieces: Vec<(Piece, u64)>) -> Self {
+        Dim { extent: Extent::Joined(pieces), split: None }
+    }
+}
+
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.extent {

@@ -51,7 +51,7 @@ impl OpDef for Piece {
         if found.of != self.of {
             return Err(Diagnostic::new(
                 "piece-order",
-                format!("`piece` was cut by {:?}, its operand is {}", self.of, args[0]),
+                format!("`piece` is cut by {}, its operand is {}", Dim::from(self.of.clone()), args[0]),
             )
             .help("producer and consumer name the same pieces in the same order"));
         }

@@ -13,7 +13,7 @@ pub(super) fn order(s: &Scope<'_>, found: &mut Vec<Diagnostic>) {
     for i in &s.f.body {
         let InstKind::Call { func, .. } = s.f.insts[*i].kind else { continue };
         let Some(callee) = s.m.funcs.get(func) else { continue };
-        let (code, what) = if reaches(s.m, func, s.id) {
+        let (code, what) = if !s.ordered && reaches(s.m, func, s.id) {
             ("call-cycle", format!("@{} leads back to @{}", callee.name, s.f.name))
         } else if func > s.id {
             ("call-order", format!("@{} stands after its call", callee.name))
@@ -24,6 +24,11 @@ pub(super) fn order(s: &Scope<'_>, found: &mut Vec<Diagnostic>) {
         };
         found.push(Diagnostic::new(code, what).at(s.names.inst_place(*i)));
     }
+}
+
+/// Whether every call leads to an earlier function.
+pub(super) fn all_ordered(m: &Module) -> bool {
+    m.funcs.iter().all(|(id, f)| callees(f).all(|c| c < id))
 }
 
 /// Whether calls lead from `from` to `to`.

@@ -14,6 +14,8 @@ pub(super) struct Scope<'m> {
     pub(super) names: Names<'m>,
     /// For each function, whether its ids may be followed without a check.
     pub(super) sound: &'m [bool],
+    /// Whether every call leads to an earlier function, so that no calls form a cycle.
+    pub(super) ordered: bool,
 }
 
 impl Scope<'_> {
@@ -31,9 +33,10 @@ pub fn verify_module(m: &Module) -> Result<(), Diagnostics> {
     let mut found = Vec::new();
     module_rules(m, &mut found);
     let sound: Vec<bool> = m.funcs.values().map(|f| structure::definitions(m, f, &mut found)).collect();
+    let ordered = calls::all_ordered(m);
     let origins = state::result_origins(m, &sound);
     for (id, f) in m.funcs.iter().filter(|(id, _)| sound[id.as_u32() as usize]) {
-        let s = Scope { m, id, f, names: Names::new(m, f), sound: &sound };
+        let s = Scope { m, id, f, names: Names::new(m, f), sound: &sound, ordered };
         function_rules(&s, &origins, &mut found);
     }
     Diagnostics(found).into_result()

@@ -38,7 +38,8 @@ fn stored(w: &Weight) -> Result<(), String> {
         return Err(format!("{t}: a weight has constant dims"));
     }
     let block = t.elem.block().0;
-    if t.last().and_then(|d| d.extent.as_const()).unwrap_or(1) % block != 0 {
+    let last = t.last().and_then(|d| d.extent.as_const()).unwrap_or(1);
+    if !last.is_multiple_of(block) {
         return Err(format!("{t}: the last dim is no whole number of blocks of {block}"));
     }
     let Some(bytes) = t.bytes(&SymValues::default()) else { return Err(format!("{t}: the size overflows")) };

@@ -1,0 +1,206 @@
+//! The harness of the text tests: every file under `tests/glir` is one test with one snapshot beside it.
+//!
+//! A file is parsed, printed, parsed again (both modules equal) and verified; then the module is printed, with its
+//! errors under their lines. Directives stand in comments:
+//!
+//! - `; verify: ok` at the top: the verifier finds nothing.
+//! - `; error: CODE` at the end of a line: the parser or the verifier finds this there; at the top: in the module.
+//!   All findings must be named, and all that are named must be found.
+//! - `; unchecked` at the top: stated types are taken as they are, so that the verifier meets wrong ones.
+//! - `; pass: NAME` at the top: the pass runs on the verified module (see [`PASSES`]); its result is verified and
+//!   printed, and a second run changes nothing.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use glmc_ir::diag::{Diagnostic, Diagnostics};
+use glmc_ir::graph::Module;
+use glmc_ir::op::Op;
+use glmc_ir::text::{parse_module, parse_module_unchecked, print_module, print_with_errors};
+use glmc_ir::verify::{CODES, verify_module};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// A pass that a file may name.
+type Pass = fn(&mut Module) -> Result<(), String>;
+
+/// The passes that files may name.
+const PASSES: &[(&str, Pass)] = &[];
+
+fn main() -> ExitCode {
+    let args = Arguments::from_args();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/glir");
+    let mut files = Vec::new();
+    collect(&root, &mut files);
+    files.sort();
+    let mut trials: Vec<Trial> = files.iter().map(|f| trial(&root, f.clone())).collect();
+    let ops = Op::NAMES.iter().map(|n| (*n).to_owned()).collect();
+    trials.push(complete("every_op_has_a_file", root.join("ops"), ops));
+    let codes = CODES.iter().map(|(c, _)| (*c).to_owned()).collect();
+    trials.push(complete("every_code_has_a_file", root.join("verify"), codes));
+    libtest_mimic::run(&args, trials).exit_code()
+}
+
+fn collect(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("the folder of text tests is readable") {
+        let path = entry.expect("its entries are readable").path();
+        if path.is_dir() {
+            collect(&path, out);
+        } else if path.extension().is_some_and(|e| e == "glir") {
+            out.push(path);
+        }
+    }
+}
+
+/// The folder holds exactly one file for each name.
+fn complete(name: &'static str, dir: PathBuf, want: BTreeSet<String>) -> Trial {
+    Trial::test(name, move || {
+        let mut files = Vec::new();
+        collect(&dir, &mut files);
+        let have: BTreeSet<String> = files.iter().map(|f| stem(f)).collect();
+        let differ: Vec<&String> = want.symmetric_difference(&have).collect();
+        if differ.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("missing or unknown in {}: {differ:?}", dir.display()).into())
+        }
+    })
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn trial(root: &Path, path: PathBuf) -> Trial {
+    let name = path.strip_prefix(root).unwrap_or(&path).with_extension("").display().to_string();
+    Trial::test(name, move || {
+        let text = std::fs::read_to_string(&path)?;
+        let out = run(&text, &path)?;
+        let mut settings = insta::Settings::new();
+        settings.set_snapshot_path(path.parent().unwrap_or(Path::new(".")));
+        settings.set_prepend_module_to_snapshot(false);
+        settings.set_omit_expression(true);
+        settings.bind(|| insta::assert_snapshot!(stem(&path), out));
+        Ok(())
+    })
+}
+
+/// What a file's comments ask for.
+#[derive(Default)]
+struct Directives {
+    unchecked: bool,
+    ok: bool,
+    passes: Vec<String>,
+    /// `(line, code)`; line 0 is the module.
+    errors: BTreeSet<(usize, String)>,
+}
+
+impl Directives {
+    fn read(text: &str) -> Result<Self, Failed> {
+        let mut d = Directives::default();
+        let mut top = true;
+        for (i, line) in text.lines().enumerate() {
+            top &= line.starts_with(';');
+            let Some((_, comment)) = line.split_once(';') else { continue };
+            let comment = comment.trim();
+            if let Some(code) = comment.strip_prefix("error: ") {
+                d.errors.insert((if top { 0 } else { i + 1 }, code.to_owned()));
+            } else if top {
+                match comment.split_once(": ") {
+                    Some(("verify", "ok")) => d.ok = true,
+                    Some(("pass", name)) => d.passes.push(name.to_owned()),
+                    _ if comment == "unchecked" => d.unchecked = true,
+                    _ => {}
+                }
+            }
+        }
+        if d.ok == d.errors.is_empty() { Ok(d) } else { Err("a file says `; verify: ok` or names errors".into()) }
+    }
+}
+
+/// The text that the snapshot holds, or what is wrong.
+fn run(text: &str, path: &Path) -> Result<String, Failed> {
+    let want = Directives::read(text)?;
+    let in_verify = path.parent().is_some_and(|p| p.ends_with("verify"));
+    if in_verify && want.errors.iter().any(|(_, code)| *code != stem(path)) {
+        return Err("a file of verify/ names its own code only".into());
+    }
+    let parse = if want.unchecked { parse_module_unchecked } else { parse_module };
+    let m = match parse(text) {
+        Ok(m) => m,
+        Err(d) => {
+            compare(&want, text, std::slice::from_ref(&d))?;
+            return Ok(format!("{d}\n"));
+        }
+    };
+    let printed = print_module(&m);
+    let again = parse(&printed).map_err(|d| format!("the printed text does not parse: {d}\n{printed}"))?;
+    if again != m {
+        return Err(format!("the printed text parses to another module:\n{printed}").into());
+    }
+    if print_module(&again) != printed {
+        return Err("printing is not canonical".into());
+    }
+    let errors = verify_module(&m).err().unwrap_or(Diagnostics(Vec::new())).0;
+    compare(&want, text, &errors)?;
+    if !errors.is_empty() {
+        return Ok(print_with_errors(&m, &errors));
+    }
+    if want.passes.is_empty() { Ok(printed) } else { passes(&want.passes, m) }
+}
+
+/// Found and expected errors, by line.
+fn compare(want: &Directives, text: &str, found: &[Diagnostic]) -> Result<(), Failed> {
+    let places = places(text);
+    let line = |d: &Diagnostic| match d.at.strip_prefix("line ") {
+        Some(n) => n.parse().unwrap_or(0),
+        None => places.get(&d.at).copied().unwrap_or(0),
+    };
+    let found_at: BTreeSet<(usize, String)> = found.iter().map(|d| (line(d), d.code.to_owned())).collect();
+    if found_at == want.errors {
+        return Ok(());
+    }
+    let all: Vec<String> = found.iter().map(Diagnostic::to_string).collect();
+    Err(format!("expected {:?}\nfound {found_at:?}\n{}", want.errors, all.join("\n")).into())
+}
+
+/// The first line of each place that a finding may name.
+fn places(text: &str) -> HashMap<String, usize> {
+    let mut out = HashMap::new();
+    let mut func = String::new();
+    for (i, line) in text.lines().enumerate() {
+        let line = line.split(';').next().unwrap_or_default().trim();
+        let mut add = |place: String| {
+            out.entry(place).or_insert(i + 1);
+        };
+        if let Some(rest) = line.strip_prefix("func ").or(line.strip_prefix("entry ")) {
+            rest.split('(').next().unwrap_or_default().clone_into(&mut func);
+            add(func.clone());
+            line.split('%').skip(1).filter_map(|p| p.split(':').next()).for_each(|p| add(format!("{func} %{p}")));
+        } else if line.starts_with("return") {
+            add(format!("{func} return"));
+        } else if line.starts_with('%') {
+            let results = line.split('=').next().unwrap_or_default();
+            results.split(',').for_each(|r| add(format!("{func} {}", r.trim())));
+        } else if line.starts_with("weight ") || line.starts_with("sym ") {
+            let words: Vec<&str> = line.split(' ').take(2).collect();
+            add(words.join(" "));
+        }
+    }
+    out
+}
+
+/// The module after the named passes.
+fn passes(names: &[String], mut m: Module) -> Result<String, Failed> {
+    for name in names {
+        let (_, pass) = PASSES.iter().find(|(n, _)| n == name).ok_or_else(|| format!("there is no pass `{name}`"))?;
+        pass(&mut m)?;
+        verify_module(&m).map_err(|e| format!("after `{name}`: {e}"))?;
+        let mut twice = m.clone();
+        pass(&mut twice)?;
+        if twice.compacted() != m.compacted() {
+            return Err(format!("`{name}` is not idempotent").into());
+        }
+    }
+    Ok(print_module(&m))
+}
