@@ -183,8 +183,7 @@ impl Attend<'_, '_> {
             }
         } else {
             let queries: Vec<&[f32]> = (0..heads).map(query).collect();
-            let keys: Vec<&[f32]> =
-                (0..n).map(|i| &part.k[(base + self.visible.at(i)) * d..][..d]).collect();
+            let keys: Vec<&[f32]> = (0..n).map(|i| &part.k[(base + self.visible.at(i)) * d..][..d]).collect();
             products(s, &queries, &keys, |h, i, v| p[h * n + i] += v);
         }
     }

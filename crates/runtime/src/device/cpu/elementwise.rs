@@ -15,7 +15,13 @@ const TASK: usize = 1 << 14;
 /// # Errors
 /// If the lengths differ.
 pub fn add(a: &[f32], b: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
-    binary(a, b, y, #[inline(always)] |a, b| a + b)
+    binary(
+        a,
+        b,
+        y,
+        #[inline(always)]
+        |a, b| a + b,
+    )
 }
 
 /// `y += a`.
@@ -33,7 +39,13 @@ pub fn add_assign(y: &mut [f32], a: &[f32]) -> Result<(), KernelError> {
 /// # Errors
 /// If the lengths differ.
 pub fn mul(a: &[f32], b: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
-    binary(a, b, y, #[inline(always)] |a, b| a * b)
+    binary(
+        a,
+        b,
+        y,
+        #[inline(always)]
+        |a, b| a * b,
+    )
 }
 
 /// `y = silu(gate) * up`, with `silu(v) = v sigmoid(v)`.
@@ -41,7 +53,13 @@ pub fn mul(a: &[f32], b: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
 /// # Errors
 /// If the lengths differ.
 pub fn silu_mul(gate: &[f32], up: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
-    binary(gate, up, y, #[inline(always)] |g, u| g * math::sigmoid(g) * u)
+    binary(
+        gate,
+        up,
+        y,
+        #[inline(always)]
+        |g, u| g * math::sigmoid(g) * u,
+    )
 }
 
 /// `y = x sigmoid(x)`.
@@ -49,7 +67,12 @@ pub fn silu_mul(gate: &[f32], up: &[f32], y: &mut [f32]) -> Result<(), KernelErr
 /// # Errors
 /// If the lengths differ.
 pub fn silu(x: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
-    unary(x, y, #[inline(always)] |x| x * math::sigmoid(x))
+    unary(
+        x,
+        y,
+        #[inline(always)]
+        |x| x * math::sigmoid(x),
+    )
 }
 
 /// `y = 1 / (1 + e^-x)`.
@@ -65,7 +88,12 @@ pub fn sigmoid(x: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
 /// # Errors
 /// If the lengths differ.
 pub fn relu(x: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
-    unary(x, y, #[inline(always)] |x| if x <= 0.0 { 0.0 } else { x })
+    unary(
+        x,
+        y,
+        #[inline(always)]
+        |x| if x <= 0.0 { 0.0 } else { x },
+    )
 }
 
 /// `y = by * x`.
@@ -73,7 +101,12 @@ pub fn relu(x: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
 /// # Errors
 /// If the lengths differ.
 pub fn scale(x: &[f32], by: f32, y: &mut [f32]) -> Result<(), KernelError> {
-    unary(x, y, #[inline(always)] |x| by * x)
+    unary(
+        x,
+        y,
+        #[inline(always)]
+        |x| by * x,
+    )
 }
 
 fn unary(x: &[f32], y: &mut [f32], f: impl Fn(f32) -> f32 + Sync) -> Result<(), KernelError> {
@@ -143,7 +176,11 @@ mod tests {
                     y
                 });
                 for (i, y) in y.iter().enumerate() {
-                    assert!((f64::from(*y) - want(i)).abs() <= 5e-7 * want(i).abs().max(1e-20), "{i}: {y} for {}", want(i));
+                    assert!(
+                        (f64::from(*y) - want(i)).abs() <= 5e-7 * want(i).abs().max(1e-20),
+                        "{i}: {y} for {}",
+                        want(i)
+                    );
                 }
             };
             let (x, z) = (|i: usize| f64::from(a[i]), |i: usize| f64::from(b[i]));

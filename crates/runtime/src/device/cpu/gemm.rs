@@ -17,14 +17,7 @@ const COLS: usize = 3;
 
 /// `out[t][r] = rows[r] . xs[t]`, as [`super::dot::dot_rows`], for many vectors: weights are decoded a panel at a time
 /// into a scratch tile and reused for all of them. `row_bytes` is the packed length of a row, not zero.
-pub(super) fn gemm_rows(
-    ty: QuantType,
-    rows: &[u8],
-    row_bytes: usize,
-    k: usize,
-    xs: &[&[f32]],
-    out: &mut [&mut [f32]],
-) {
+pub(super) fn gemm_rows(ty: QuantType, rows: &[u8], row_bytes: usize, k: usize, xs: &[&[f32]], out: &mut [&mut [f32]]) {
     thread_local!(static TILE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) });
     let n = rows.len() / row_bytes;
     TILE.with_borrow_mut(|tile| {
@@ -153,12 +146,7 @@ fn sums<S: Simd, const M: usize, const N: usize>(s: S, acc: [[S::F; N]; M]) -> [
 ///
 /// Runs inside another kernel, with its instructions.
 #[inline(always)]
-pub(super) fn weighted<'v, S: Simd>(
-    s: S,
-    p: &[&[f32]],
-    v: &impl Fn(usize) -> &'v [f32],
-    out: &mut [&mut [f32]],
-) {
+pub(super) fn weighted<'v, S: Simd>(s: S, p: &[&[f32]], v: &impl Fn(usize) -> &'v [f32], out: &mut [&mut [f32]]) {
     let most = if S::WIDE { 8 } else { 4 };
     for (p, out) in p.chunks(most).zip(out.chunks_mut(most)) {
         if p.len() == 8 {

@@ -100,7 +100,9 @@ mod tests {
         let (q, w) = (rng.floats(t * heads * d), rng.floats(t * heads));
         let mut k = rng.floats(seqs * positions * d);
         for s in 0..seqs * positions {
-            let sees = |t: usize| seq[t] as usize == s / positions && (s % positions) as i32 >= 0 && ((s % positions) as i32) < len[t];
+            let sees = |t: usize| {
+                seq[t] as usize == s / positions && (s % positions) as i32 >= 0 && ((s % positions) as i32) < len[t]
+            };
             if !(0..t).any(sees) {
                 k[s * d..(s + 1) * d].fill(f32::NAN);
             }

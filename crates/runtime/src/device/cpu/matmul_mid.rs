@@ -75,9 +75,12 @@ mod tests {
 
     #[test]
     fn equals_the_definition() {
-        for (ty, heads, c, n) in
-            [(QuantType::Q5_0, 3, 5, 192), (QuantType::F32, 2, 7, 19), (QuantType::Q8_0, 1, 1, 32), (QuantType::Q4_K, 2, 3, 256)]
-        {
+        for (ty, heads, c, n) in [
+            (QuantType::Q5_0, 3, 5, 192),
+            (QuantType::F32, 2, 7, 19),
+            (QuantType::Q8_0, 1, 1, 32),
+            (QuantType::Q4_K, 2, 3, 256),
+        ] {
             for s in [1, 2, 5, 8, 70] {
                 let (bytes, w) = weights(ty, heads * c, n, 5);
                 let x = Rng::new(6).floats(s * c);

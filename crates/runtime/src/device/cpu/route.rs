@@ -77,7 +77,11 @@ fn check(a: &RouteArgs<'_>, e: usize) -> Result<(), KernelError> {
     }
     let open = if groups > 1 { e / groups * a.groups_used } else { e };
     if !(1..=open).contains(&a.used) {
-        return Err(KernelError::Dim { what: "used experts", have: a.used, need: "1 to the experts that may be chosen" });
+        return Err(KernelError::Dim {
+            what: "used experts",
+            have: a.used,
+            need: "1 to the experts that may be chosen",
+        });
     }
     if let Some(bias) = a.bias {
         want_len("bias", bias.len(), &[e])?;
@@ -115,10 +119,8 @@ fn gates(logits: &[f32], gating: Gating) -> Vec<f32> {
         Gating::Sigmoid => logits.iter().map(|&v| (1.0 / (1.0 + (-f64::from(v)).exp())) as f32).collect(),
         Gating::Softmax => {
             // An infinite maximum takes all, shared among equals.
-            let exps: Vec<f64> = logits
-                .iter()
-                .map(|&v| if v == most { 1.0 } else { (f64::from(v) - f64::from(most)).exp() })
-                .collect();
+            let exps: Vec<f64> =
+                logits.iter().map(|&v| if v == most { 1.0 } else { (f64::from(v) - f64::from(most)).exp() }).collect();
             let sum: f64 = exps.iter().sum();
             exps.into_iter().map(|v| (v / sum) as f32).collect()
         }

@@ -38,8 +38,7 @@ pub(super) fn before(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
 
 fn row(score: &[f32], ids: &mut [i32]) {
     let k = ids.len();
-    let mut best: Vec<(f32, u32)> =
-        score.iter().copied().zip(0..).filter(|&(v, _)| v > f32::NEG_INFINITY).collect();
+    let mut best: Vec<(f32, u32)> = score.iter().copied().zip(0..).filter(|&(v, _)| v > f32::NEG_INFINITY).collect();
     if best.len() > k {
         best.select_nth_unstable_by(k - 1, before);
         best.truncate(k);

@@ -39,13 +39,8 @@ fn run(c: &Case, seed: u64) {
     let keys: Vec<Vec<f32>> = c.dims.iter().map(|&(d, own)| cache(own, d)).collect();
     let v = cache(c.v_per_head, c.dv);
     let queries: Vec<Vec<f32>> = c.dims.iter().map(|&(d, _)| rng.floats(t * c.heads * d)).collect();
-    let parts: Vec<KeyPart<'_>> = c
-        .dims
-        .iter()
-        .zip(&queries)
-        .zip(&keys)
-        .map(|((&(d, per_head), q), k)| KeyPart { q, k, d, per_head })
-        .collect();
+    let parts: Vec<KeyPart<'_>> =
+        c.dims.iter().zip(&queries).zip(&keys).map(|((&(d, per_head), q), k)| KeyPart { q, k, d, per_head }).collect();
     let args = AttentionArgs {
         parts: &parts,
         v: &v,
@@ -79,7 +74,8 @@ fn run(c: &Case, seed: u64) {
             let e: Vec<f64> = shown.iter().map(|&s| score(s)).collect();
             let total: f64 = e.iter().sum();
             for j in 0..c.dv {
-                let value = |s: usize| f64::from(v[if c.v_per_head { row(s) * c.heads + h } else { row(s) } * c.dv + j]);
+                let value =
+                    |s: usize| f64::from(v[if c.v_per_head { row(s) * c.heads + h } else { row(s) } * c.dv + j]);
                 let want = shown.iter().zip(&e).map(|(&s, e)| e / total * value(s)).sum::<f64>();
                 let got = f64::from(out[(t * c.heads + h) * c.dv + j]);
                 assert!((got - want).abs() < 2e-6, "t {t} h {h} j {j}: {got} for {want}");

@@ -129,24 +129,32 @@ impl Simd for Avx2 {
     fn widen_u8(self, v: Self::B) -> [Self::F; 2] {
         // SAFETY: features by token.
         unsafe {
-            pair([_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)], #[inline(always)] |h| {
-                [
-                    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(h)),
-                    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(h))),
-                ]
-            })
+            pair(
+                [_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)],
+                #[inline(always)]
+                |h| {
+                    [
+                        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(h)),
+                        _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128::<8>(h))),
+                    ]
+                },
+            )
         }
     }
     #[inline(always)]
     fn widen_i8(self, v: Self::B) -> [Self::F; 2] {
         // SAFETY: features by token.
         unsafe {
-            pair([_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)], #[inline(always)] |h| {
-                [
-                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(h)),
-                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(h))),
-                ]
-            })
+            pair(
+                [_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)],
+                #[inline(always)]
+                |h| {
+                    [
+                        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(h)),
+                        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(h))),
+                    ]
+                },
+            )
         }
     }
     #[inline(always)]
@@ -155,14 +163,22 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn look(self, (scale, base): (f32, f32), v: Self::B) -> [Self::F; 2] {
-        pair(self.widen_u8(self.and(v, 15)), #[inline(always)] |q| self.fma(q, self.splat(scale), self.splat(base)))
+        pair(
+            self.widen_u8(self.and(v, 15)),
+            #[inline(always)]
+            |q| self.fma(q, self.splat(scale), self.splat(base)),
+        )
     }
     #[inline(always)]
     fn bf16(self, from: &[u8; 32]) -> Self::F {
         // SAFETY: 32 bytes are readable.
         unsafe {
             let p: *const __m128i = from.as_ptr().cast();
-            pair([_mm_loadu_si128(p), _mm_loadu_si128(p.add(1))], #[inline(always)] |h| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(h))))
+            pair(
+                [_mm_loadu_si128(p), _mm_loadu_si128(p.add(1))],
+                #[inline(always)]
+                |h| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(h))),
+            )
         }
     }
     #[inline(always)]

@@ -2,8 +2,8 @@
 //!
 //! Never built without the features: the token's constructor is unsafe.
 
-use super::{Simd, pair};
 use super::x86_256::{fold256, half, sum128};
+use super::{Simd, pair};
 use std::arch::x86_64::*;
 
 /// Proof that the machine has AVX-512 F, BW, VL, DQ, AVX2, FMA and F16C.
@@ -122,14 +122,22 @@ impl Simd for Avx512 {
     fn widen_u8(self, v: __m256i) -> [__m512; 2] {
         // SAFETY: features by token.
         unsafe {
-            pair([_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)], #[inline(always)] |h| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(h)))
+            pair(
+                [_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)],
+                #[inline(always)]
+                |h| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(h)),
+            )
         }
     }
     #[inline(always)]
     fn widen_i8(self, v: __m256i) -> [__m512; 2] {
         // SAFETY: features by token.
         unsafe {
-            pair([_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)], #[inline(always)] |h| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(h)))
+            pair(
+                [_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)],
+                #[inline(always)]
+                |h| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(h)),
+            )
         }
     }
     #[inline(always)]
@@ -144,7 +152,11 @@ impl Simd for Avx512 {
     fn look(self, tab: __m512, v: __m256i) -> [__m512; 2] {
         // SAFETY: features by token. The permute reads only the low four bits of each index.
         unsafe {
-            pair([_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)], #[inline(always)] |h| _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(h), tab))
+            pair(
+                [_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v)],
+                #[inline(always)]
+                |h| _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(h), tab),
+            )
         }
     }
     #[inline(always)]

@@ -63,18 +63,54 @@ macro_rules! with_unpack {
     ($ty:expr, $u:ident => $body:expr) => {{
         use $crate::device::cpu::unpack as u;
         match $ty {
-            glmc_ir::quant::QuantType::F32 => { let $u = u::F32; $body }
-            glmc_ir::quant::QuantType::F16 => { let $u = u::F16; $body }
-            glmc_ir::quant::QuantType::BF16 => { let $u = u::Bf16; $body }
-            glmc_ir::quant::QuantType::Q8_0 => { let $u = u::Q8_0; $body }
-            glmc_ir::quant::QuantType::Q4_0 => { let $u = u::Q4_0; $body }
-            glmc_ir::quant::QuantType::Q5_0 => { let $u = u::Q5_0; $body }
-            glmc_ir::quant::QuantType::Q2_K => { let $u = u::Q2K; $body }
-            glmc_ir::quant::QuantType::Q3_K => { let $u = u::Q3K; $body }
-            glmc_ir::quant::QuantType::Q4_K => { let $u = u::Q4K; $body }
-            glmc_ir::quant::QuantType::Q5_K => { let $u = u::Q5K; $body }
-            glmc_ir::quant::QuantType::Q6_K => { let $u = u::Q6K; $body }
-            other => { let $u = u::Generic(other); $body }
+            glmc_ir::quant::QuantType::F32 => {
+                let $u = u::F32;
+                $body
+            }
+            glmc_ir::quant::QuantType::F16 => {
+                let $u = u::F16;
+                $body
+            }
+            glmc_ir::quant::QuantType::BF16 => {
+                let $u = u::Bf16;
+                $body
+            }
+            glmc_ir::quant::QuantType::Q8_0 => {
+                let $u = u::Q8_0;
+                $body
+            }
+            glmc_ir::quant::QuantType::Q4_0 => {
+                let $u = u::Q4_0;
+                $body
+            }
+            glmc_ir::quant::QuantType::Q5_0 => {
+                let $u = u::Q5_0;
+                $body
+            }
+            glmc_ir::quant::QuantType::Q2_K => {
+                let $u = u::Q2K;
+                $body
+            }
+            glmc_ir::quant::QuantType::Q3_K => {
+                let $u = u::Q3K;
+                $body
+            }
+            glmc_ir::quant::QuantType::Q4_K => {
+                let $u = u::Q4K;
+                $body
+            }
+            glmc_ir::quant::QuantType::Q5_K => {
+                let $u = u::Q5K;
+                $body
+            }
+            glmc_ir::quant::QuantType::Q6_K => {
+                let $u = u::Q6K;
+                $body
+            }
+            other => {
+                let $u = u::Generic(other);
+                $body
+            }
         }
     }};
 }
