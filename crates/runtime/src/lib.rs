@@ -1,11 +1,12 @@
-//! Runs compiled plans.
-//!
-//! Owns devices, sampling and text. It never knows an architecture, a tensor's name or why a step exists.
+//! Runs compiled plans: loading ([`load`]), devices ([`device`]), sequences ([`engine`]), sampling ([`sampler`]) and
+//! text ([`text`]). It never knows an architecture, a tensor's name or why a step exists.
 
 pub mod device;
 pub mod engine;
 mod error;
 pub mod load;
 mod map;
+pub mod sampler;
+pub mod text;
 
 pub use error::RuntimeError;
