@@ -1,2 +1,39 @@
-//! glmc
-fn main() {}
+//! The `glmc` command: parse it, run it, render its error, choose the exit code. Nothing else.
+
+mod cli;
+mod cmd;
+mod error;
+mod plan_dir;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use error::CliError;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return error::usage(&e),
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GLMC_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    let json = cli.command.json();
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => e.report(json),
+    }
+}
+
+fn run(command: Command) -> Result<(), CliError> {
+    match command {
+        Command::Compile(a) => cmd::compile::run(&a),
+        Command::Run(a) => cmd::run::run(&a),
+        Command::Inspect(a) => cmd::inspect::run(&a),
+        Command::Perplexity(a) => cmd::perplexity::run(&a),
+        Command::Targets(a) => cmd::targets::run(&a),
+    }
+}

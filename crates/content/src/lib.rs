@@ -54,6 +54,11 @@ pub fn sample_hash(path: &Path, header_bytes: u64) -> io::Result<String> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
+/// blake3 (lower-case hex) of bytes in memory.
+pub fn hash(bytes: &[u8]) -> String {
+    blake3::hash(bytes).to_hex().to_string()
+}
+
 fn hash_range(file: &mut File, hasher: &mut blake3::Hasher, offset: u64, length: u64) -> io::Result<()> {
     file.seek(SeekFrom::Start(offset))?;
     let mut buffer = [0u8; SAMPLE_BYTES as usize];

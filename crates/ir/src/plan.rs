@@ -40,8 +40,10 @@ pub struct Plan {
     /// The weight files, part by part.
     pub files: Vec<FileRef>,
     /// How each weight comes to a rank's memory.
+    #[serde(with = "as_list")]
     pub weights: PrimaryMap<WeightId, Recipe>,
     /// Cache pools, kept from step to step.
+    #[serde(with = "as_list")]
     pub states: PrimaryMap<StateId, State>,
     /// What a runtime may run.
     pub phases: Vec<Phase>,
@@ -75,6 +77,8 @@ pub struct Model {
     pub trained_ctx: u64,
     /// Ids that end a turn.
     pub stop: Vec<u32>,
+    /// Ids that stand for no text and are never sampled.
+    pub suppress: Vec<u32>,
 }
 
 /// Sizes fixed at compile time.
@@ -172,8 +176,10 @@ pub struct Phase {
     /// Bounds of the symbols. Their values are set a step; memory is sized by the bounds.
     pub syms: IndexMap<Sym, u64>,
     /// What the host writes before the step.
+    #[serde(with = "as_list")]
     pub params: PrimaryMap<ParamId, Param>,
     /// Buffers of the arena.
+    #[serde(with = "as_list")]
     pub buffers: PrimaryMap<BufId, Buffer>,
     /// Bytes of the arena of each rank.
     pub arena_bytes: u64,
@@ -310,6 +316,22 @@ impl<'de> Deserialize<'de> for Mem {
     }
 }
 
+/// Maps as plain lists: entry `i` is the entity of number `i`.
+mod as_list {
+    use cranelift_entity::{EntityRef, PrimaryMap};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<K: EntityRef, V: Serialize, S: Serializer>(m: &PrimaryMap<K, V>, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(m.values())
+    }
+
+    pub(super) fn deserialize<'de, K: EntityRef, V: Deserialize<'de>, D: Deserializer<'de>>(
+        d: D,
+    ) -> Result<PrimaryMap<K, V>, D::Error> {
+        Ok(Vec::<V>::deserialize(d)?.into_iter().collect())
+    }
+}
+
 impl Plan {
     /// The phase called `name`.
     pub fn phase(&self, name: &str) -> Option<&Phase> {
@@ -318,7 +340,8 @@ impl Plan {
 
     /// Bytes of all weights of one rank.
     pub fn weight_bytes(&self, rank: usize) -> u64 {
-        self.weights.values().filter_map(|w| w.slices.get(rank)).flatten().map(|s| s.bytes * s.count).sum()
+        let slices = self.weights.values().filter_map(|w| w.slices.get(rank)).flatten();
+        slices.map(|s| s.bytes.saturating_mul(s.count)).fold(0, u64::saturating_add)
     }
 }
 

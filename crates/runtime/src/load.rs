@@ -27,20 +27,62 @@ pub struct Loaded {
     pub weights: Weights,
 }
 
-/// Reads and verifies `dir/plan.json`, nothing else.
+/// What `manifest.json` says of the other files of a plan: it is written last and seals them.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// BLAKE3 of each file by name.
+    pub files: std::collections::BTreeMap<String, String>,
+}
+
+/// Name of the manifest in a plan.
+pub const MANIFEST: &str = "manifest.json";
+/// Name of the plan proper.
+pub const PLAN: &str = "plan.json";
+
+/// Reads a file of a plan and compares it with the plan's manifest.
+///
+/// # Errors
+/// No manifest, a file that is not in it, or one that has changed since the plan was written.
+pub fn read_sealed(dir: &Path, name: &str) -> Result<Vec<u8>, RuntimeError> {
+    let path = dir.join(name);
+    let refuse = |path: &Path, code, message: &str| RuntimeError::Plan { path: path.into(), code, message: message.into() };
+    let manifest_path = dir.join(MANIFEST);
+    if std::fs::metadata(dir).is_ok_and(|m| m.is_dir()) && !manifest_path.exists() {
+        return Err(refuse(dir, "plan-incomplete", "is no plan, or an incomplete one (it has no manifest.json); compile the model again"));
+    }
+    let manifest: Manifest = serde_json::from_slice(&read_bounded(&manifest_path, 1 << 20)?)
+        .map_err(|_| refuse(&manifest_path, "plan-syntax", "is cut short or edited; compile the model again"))?;
+    let Some(hash) = manifest.files.get(name) else {
+        return Err(refuse(&path, "plan-incomplete", "is not in the plan's manifest; compile the model again"));
+    };
+    let bytes = read_bounded(&path, MAX_PLAN_BYTES)?;
+    if glmc_content::hash(&bytes) != *hash {
+        return Err(refuse(&path, "plan-changed", "was cut short or edited after the plan was made; compile the model again"));
+    }
+    Ok(bytes)
+}
+
+/// Reads and verifies the plan of `dir`, not its weight files.
 ///
 /// # Errors
 /// A directory without a plan, a plan that is cut short, edited, of another version, or refused by the verifier.
 pub fn read_plan(dir: &Path) -> Result<Plan, RuntimeError> {
-    let path = dir.join("plan.json");
-    let text = read_bounded(&path, MAX_PLAN_BYTES)?;
-    let refuse = |code, message: String| RuntimeError::Plan { path: path.clone(), code, message };
+    parse_plan(&read_sealed(dir, PLAN)?, &dir.join(PLAN))
+}
+
+/// Parses and verifies the text of a plan; `path` is for messages.
+///
+/// # Errors
+/// Another version, bad syntax, or findings of the verifier.
+pub fn parse_plan(text: &[u8], path: &Path) -> Result<Plan, RuntimeError> {
+    let refuse = |code, message: String| RuntimeError::Plan { path: path.into(), code, message };
     #[derive(serde::Deserialize)]
     struct Version {
         format: u32,
         producer: String,
     }
-    let v: Version = serde_json::from_slice(&text)
+    let v: Version = serde_json::from_slice(text)
         .map_err(|e| refuse("plan-syntax", format!("is no plan, or cut short ({e}); compile the model again")))?;
     if v.format != FORMAT {
         let message = format!(
@@ -49,7 +91,7 @@ pub fn read_plan(dir: &Path) -> Result<Plan, RuntimeError> {
         );
         return Err(refuse("plan-version", message));
     }
-    let plan: Plan = serde_json::from_slice(&text)
+    let plan: Plan = serde_json::from_slice(text)
         .map_err(|e| refuse("plan-syntax", format!("is no valid plan ({e}); compile the model again")))?;
     if let Err(found) = glmc_ir::verify::plan::verify_plan(&plan) {
         let first = found.0.first().map(ToString::to_string).unwrap_or_default();
@@ -68,7 +110,21 @@ pub fn read_plan(dir: &Path) -> Result<Plan, RuntimeError> {
 /// # Errors
 /// See [`read_plan`]; also a weight file that is missing or is not the one the plan was made from.
 pub fn load(dir: &Path) -> Result<Loaded, RuntimeError> {
-    let plan = read_plan(dir)?;
+    map_weights(read_plan(dir)?, dir)
+}
+
+/// Maps the weight files of a plan that passed its checks.
+///
+/// # Errors
+/// A weight file that is missing or is not the one the plan was made from.
+pub fn map_weights(plan: Plan, dir: &Path) -> Result<Loaded, RuntimeError> {
+    if plan.target.arch != "cpu" || plan.target.ranks != 1 {
+        let message = format!(
+            "is for target `{}` ({} ranks of {}); this program runs plans of one cpu rank: compile for `--target cpu`",
+            plan.target.name, plan.target.ranks, plan.target.arch
+        );
+        return Err(RuntimeError::Plan { path: dir.join(PLAN), code: "plan-target", message });
+    }
     let files = plan.files.iter().map(open_part).collect::<Result<Vec<_>, _>>()?;
     let weights = Weights::new(files, &plan)?;
     Ok(Loaded { plan, dir: dir.into(), weights })

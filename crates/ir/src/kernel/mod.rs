@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::builder::Builder;
 use crate::diag::Diagnostic;
 use crate::entities::Value;
-use crate::graph::{Function, InstKind, Module};
+use crate::graph::{Function, InstData, InstKind, Module, ValueDef};
 use crate::op::{Op, Work};
 use crate::ops::Dequant;
 use crate::ty::{Elem, SymValues, TensorType};
@@ -176,51 +176,65 @@ impl Kernel {
     /// decoded or split on the way stays in registers.
     pub fn work(&self, inputs: &[&TensorType], syms: &SymValues) -> Result<Work, Diagnostic> {
         let f = self.meaning(inputs)?;
-        let mut work = Work::default();
-        for inst in &f.body {
-            let data = &f.insts[*inst];
-            let InstKind::Op(op) = &data.kind else { continue };
-            let args: Vec<&TensorType> = data.args.iter().map(|a| f.ty(*a)).collect();
-            let results: Vec<TensorType> = data.results.iter().map(|r| f.ty(*r).clone()).collect();
-            let one = op.work(&args, &results, syms);
+        let read = reads_of(&f, syms).into_iter().fold(0, u64::saturating_add);
+        let mut work = Work { read, ..Work::default() };
+        for_each_op(&f, |data, op, args, results| {
             if !matches!(op, Op::Dequant(_)) {
-                work.flops = work.flops.saturating_add(one.flops);
-            }
-            for (i, arg) in data.args.iter().enumerate() {
-                work.read = work.read.saturating_add(input_bytes(&f, op, *arg, i, &args, &results, syms));
+                work.flops = work.flops.saturating_add(op.work(args, results, syms).flops);
             }
             for (i, r) in data.results.iter().enumerate() {
                 if f.results.iter().any(|(_, v)| v == r) {
-                    work.write = work.write.saturating_add(op.bytes_written(&args, &results, i, syms));
+                    work.write = work.write.saturating_add(op.bytes_written(args, results, i, syms));
                 }
             }
-        }
+        });
         Ok(work)
+    }
+
+    /// Bytes that one launch at `syms` reads of each input, as it is stored: of a table only the rows that are named,
+    /// of experts only those that can be chosen.
+    pub fn input_reads(&self, inputs: &[&TensorType], syms: &SymValues) -> Result<Vec<u64>, Diagnostic> {
+        self.meaning(inputs).map(|f| reads_of(&f, syms))
     }
 }
 
-/// Bytes that an op reads of an operand if the operand is an input of the launch, as it is stored there.
-fn input_bytes(
-    f: &Function,
-    op: &Op,
-    arg: Value,
-    i: usize,
-    args: &[&TensorType],
-    results: &[TensorType],
-    syms: &SymValues,
-) -> u64 {
-    use crate::graph::ValueDef;
-    let stored = match f.values[arg].def {
-        ValueDef::Param(_) if !matches!(op, Op::Dequant(_)) => arg,
-        ValueDef::Result(inst, _) => match &f.insts[inst].kind {
-            InstKind::Op(d) if matches!(d, Op::Dequant(_)) => f.insts[inst].args[0],
-            _ => return 0,
-        },
-        _ => return 0,
-    };
-    let read = op.bytes_read(args, results, i, syms);
-    let (decoded, stored) = (f.ty(arg).bytes(syms).unwrap_or(1).max(1), f.ty(stored).bytes(syms).unwrap_or(0));
-    (u128::from(read) * u128::from(stored) / u128::from(decoded)) as u64
+/// Calls `see` with each op of a meaning and its types.
+fn for_each_op(f: &Function, mut see: impl FnMut(&InstData, &Op, &[&TensorType], &[TensorType])) {
+    for inst in &f.body {
+        let data = &f.insts[*inst];
+        if let InstKind::Op(op) = &data.kind {
+            let args: Vec<&TensorType> = data.args.iter().map(|a| f.ty(*a)).collect();
+            let results: Vec<TensorType> = data.results.iter().map(|r| f.ty(*r).clone()).collect();
+            see(data, op, &args, &results);
+        }
+    }
+}
+
+fn reads_of(f: &Function, syms: &SymValues) -> Vec<u64> {
+    let mut reads = vec![0u64; f.params.len()];
+    for_each_op(f, |data, op, args, results| {
+        // A decode reads what its consumer asks for.
+        if matches!(op, Op::Dequant(_)) && !data.results.iter().any(|r| f.results.iter().any(|(_, v)| v == r)) {
+            return;
+        }
+        for (i, arg) in data.args.iter().enumerate() {
+            let stored = stored_param(f, *arg);
+            let Some(at) = f.params.iter().position(|p| *p == stored) else { continue };
+            let read = op.bytes_read(args, results, i, syms);
+            let bytes = |v| f.ty(v).bytes(syms).unwrap_or(0);
+            let share = u128::from(read) * u128::from(bytes(stored)) / u128::from(bytes(*arg).max(1));
+            reads[at] = reads[at].saturating_add(u64::try_from(share).unwrap_or(u64::MAX));
+        }
+    });
+    reads
+}
+
+/// The value whose bytes stand behind `v`: the operand of its decode, or itself.
+fn stored_param(f: &Function, v: Value) -> Value {
+    match f.values[v].def {
+        ValueDef::Result(inst, _) if matches!(f.insts[inst].kind, InstKind::Op(Op::Dequant(_))) => f.insts[inst].args[0],
+        _ => v,
+    }
 }
 
 /// `v` decoded to floats, if it is stored as anything else than `f32`.

@@ -29,9 +29,9 @@ pub fn print_plan(p: &Plan) -> String {
     let t = &p.target;
     line(&mut out, 1, format_args!("target {} arch {} ranks {}", name(&t.name), name(&t.arch), t.ranks));
     let m = &p.model;
-    let stop: Vec<String> = m.stop.iter().map(u32::to_string).collect();
-    let sizes = format_args!("layers {} vocab {} ctx {} stop [{}]", m.layers, m.vocab, m.trained_ctx, stop.join(", "))
-        .to_string();
+    let ids = |l: &[u32]| l.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let sizes = format!("layers {} vocab {} ctx {}", m.layers, m.vocab, m.trained_ctx);
+    let sizes = format!("{sizes} stop [{}] suppress [{}]", ids(&m.stop), ids(&m.suppress));
     line(&mut out, 1, format_args!("model {} {} {sizes}", name(&m.arch), quoted(&m.name)));
     let l = &p.limits;
     let sizes = format!("ctx {} batch {} cache {} chunk {}", l.ctx, l.max_batch, l.cache_rows, l.chunk);
@@ -279,16 +279,21 @@ fn model(lx: &mut Lexer<'_>) -> Parsed<Model> {
     lx.expect_word("model")?;
     let (arch, name) = (any_name(lx)?, lx.string()?);
     let (layers, vocab, trained_ctx) = (field(lx, "layers")?, field(lx, "vocab")?, field(lx, "ctx")?);
-    lx.expect_word("stop")?;
+    let (stop, suppress) = (id_list(lx, "stop")?, id_list(lx, "suppress")?);
+    Ok(Model { arch, name, layers, vocab, trained_ctx, stop, suppress })
+}
+
+fn id_list(lx: &mut Lexer<'_>, word: &str) -> Parsed<Vec<u32>> {
+    lx.expect_word(word)?;
     lx.expect('[')?;
-    let mut stop = Vec::new();
+    let mut ids = Vec::new();
     while !lx.eat(']') {
-        if !stop.is_empty() {
+        if !ids.is_empty() {
             lx.expect(',')?;
         }
-        stop.push(small(lx)?);
+        ids.push(small(lx)?);
     }
-    Ok(Model { arch, name, layers, vocab, trained_ctx, stop })
+    Ok(ids)
 }
 
 fn limits(lx: &mut Lexer<'_>) -> Parsed<Limits> {

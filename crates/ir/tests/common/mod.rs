@@ -61,6 +61,7 @@ impl Maker {
                 vocab: 16,
                 trained_ctx: 8,
                 stop: vec![3, 5],
+                suppress: vec![],
             },
             limits: Limits { ctx: 8, max_batch: 1, cache_rows: 8, chunk: 2 },
             mesh,

@@ -53,7 +53,7 @@ impl Shared {
         let mut map = HashMap::new();
         for (id, w) in m.weights.iter() {
             if self.used.get(id.as_u32() as usize) == Some(&true) {
-                map.insert(id, recipes.push(super::recipe(w)));
+                map.insert(id, recipes.push(super::recipe(w, m)?));
             }
         }
         for arg in phases.iter_mut().flat_map(|p| &mut p.steps).flat_map(|s| &mut s.args) {

@@ -8,7 +8,7 @@ mod order;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::entities::{StateId, WeightId};
 use glmc_ir::graph::Module;
-use glmc_ir::plan::{Phase, PhaseKind, Recipe, Segment, Slice, State};
+use glmc_ir::plan::{Phase, PhaseKind, Recipe, Segment, State};
 
 use cranelift_entity::PrimaryMap;
 
@@ -58,9 +58,8 @@ pub fn schedule(m: &Module, lowered: &[Lowered], entries: &[EntryInfo]) -> Resul
     Ok(Scheduled { weights, states, phases })
 }
 
-/// The recipe of a weight on one rank: its whole span.
-fn recipe(w: &glmc_ir::graph::Weight) -> Recipe {
-    let s = w.span;
-    let whole = Slice { part: s.part, offset: s.offset, bytes: s.bytes, count: 1, stride: s.bytes };
-    Recipe { name: w.name.clone(), tensor: w.tensor.clone(), ty: w.ty.clone(), span: s, slices: vec![vec![whole]] }
+/// The recipe of a weight: what each rank reads, by the one code that slices.
+fn recipe(w: &glmc_ir::graph::Weight, m: &Module) -> Result<Recipe, Diagnostic> {
+    let slices = glmc_ir::shard_map::recipe_slices(&w.ty, &m.mesh, w.span)?;
+    Ok(Recipe { name: w.name.clone(), tensor: w.tensor.clone(), ty: w.ty.clone(), span: w.span, slices })
 }

@@ -1,0 +1,161 @@
+//! Owns the command line: what can be said, with its help. Never acts.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// A model compiler for GLM-5: a GGUF file becomes a verified plan, and a small runtime runs it.
+#[derive(Debug, Parser)]
+#[command(name = "glmc", version, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Compile a GGUF file into a plan
+    Compile(CompileArgs),
+    /// Run a plan (or a GGUF file, compiled into the user's cache first)
+    Run(RunArgs),
+    /// Show what is in a GGUF file or a plan
+    Inspect(InspectArgs),
+    /// Measure a plan's perplexity on a text
+    Perplexity(PerplexityArgs),
+    /// List the machines that plans can be made for
+    Targets(TargetsArgs),
+}
+
+impl Command {
+    pub(crate) fn json(&self) -> bool {
+        match self {
+            Command::Compile(a) => a.json,
+            Command::Run(a) => a.json,
+            Command::Inspect(a) => a.json,
+            Command::Perplexity(a) => a.json,
+            Command::Targets(a) => a.json,
+        }
+    }
+}
+
+/// Sizes fixed at compile time.
+#[derive(Debug, Args, Clone, Default)]
+pub(crate) struct SizeArgs {
+    /// Machine to compile for: a name of `glmc targets`, or the path of a TOML file
+    #[arg(long, value_name = "TARGET")]
+    pub(crate) target: Option<String>,
+    /// Longest sequence in tokens [default: the smaller of the model's and 32768]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) ctx: Option<u64>,
+    /// Most sequences decoded at once [default: the target's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) max_batch: Option<u64>,
+    /// Cache rows shared by all sequences [default: ctx]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) cache: Option<u64>,
+    /// Stop optional rewrites after N of them, to bisect a miscompile
+    #[arg(long, value_name = "N")]
+    pub(crate) fuel: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompileArgs {
+    /// GGUF file; of a split model any part, or its folder
+    pub(crate) model: PathBuf,
+    /// Directory of the plan; an existing plan there is replaced
+    #[arg(short = 'o', long = "output", value_name = "PLAN")]
+    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) sizes: SizeArgs,
+    /// Print the IR after a pass: `after=PASS`, or `all`
+    #[arg(long, value_name = "STAGE", conflicts_with = "json")]
+    pub(crate) emit: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Plan directory, or GGUF file
+    pub(crate) plan: PathBuf,
+    /// Text to continue; with --chat the user's turn
+    #[arg(long, value_name = "TEXT", group = "input", allow_hyphen_values = true)]
+    pub(crate) prompt: Option<String>,
+    /// File with the text to continue
+    #[arg(long, value_name = "FILE", group = "input")]
+    pub(crate) prompt_file: Option<PathBuf>,
+    /// Token ids to continue
+    #[arg(long, value_name = "IDS", group = "input", value_delimiter = ',')]
+    pub(crate) tokens: Option<Vec<u32>>,
+    /// Use the model's chat template
+    #[arg(long, conflicts_with = "tokens")]
+    pub(crate) chat: bool,
+    /// System message of the chat
+    #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
+    pub(crate) system: Option<String>,
+    /// Most tokens to make
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
+    pub(crate) n: u64,
+    /// Temperature; 0 is greedy
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub(crate) temp: f32,
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) top_k: usize,
+    /// Keep the most likely tokens up to this probability
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub(crate) top_p: f32,
+    /// Keep tokens at least this fraction as likely as the best
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(crate) min_p: f32,
+    /// Start of the random sequence
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Go on past stop tokens
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+    /// Write the logits of each made token to an .npy file
+    #[arg(long, value_name = "FILE.npy")]
+    pub(crate) logits: Option<PathBuf>,
+    /// Where to run: this version has `cpu`
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = ["cpu"])]
+    pub(crate) device: String,
+    /// Sizes, when PLAN is a GGUF file
+    #[command(flatten)]
+    pub(crate) sizes: SizeArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// GGUF file or plan directory
+    pub(crate) path: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PerplexityArgs {
+    /// Plan directory
+    pub(crate) plan: PathBuf,
+    /// Text, or a JSON list of token ids
+    #[arg(short = 'f', long = "file", value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Ids of a window; each window starts from an empty cache and is scored on its ids 1..
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u64).range(2..))]
+    pub(crate) window: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TargetsArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,280 @@
+//! `glmc compile`: from a GGUF file to a plan directory.
+
+use std::path::Path;
+use std::time::Instant;
+
+use glmc_frontend_gguf::arch::LiftOptions;
+use glmc_frontend_gguf::{GgufSet, Model, open};
+use glmc_ir::plan::{self, FORMAT, FileRef, Limits, PhaseKind, Plan};
+use glmc_passes::pass::Timing;
+use glmc_passes::pipeline;
+use glmc_passes::schedule::EntryInfo;
+use glmc_passes::target::{Target, TargetError};
+
+use super::{human_bytes, print_json, print_line, print_text};
+use crate::cli::{CompileArgs, SizeArgs};
+use crate::error::CliError;
+use crate::plan_dir;
+use crate::progress::Stage;
+
+/// Default of `--ctx`, where the model was trained for more.
+const DEFAULT_CTX: u64 = 32768;
+
+/// A compiled plan with the texts that stand beside it.
+pub(crate) struct Compiled {
+    pub(crate) plan: Plan,
+    graph: String,
+    tokenizer: String,
+    template: Option<String>,
+    timings: Vec<Timing>,
+}
+
+pub(crate) fn run(args: &CompileArgs) -> Result<(), CliError> {
+    let start = Instant::now();
+    let stage = emit_stage(args)?;
+    plan_dir::check_place(&args.output)?;
+    let progress = Stage::begin("compiling", args.json);
+    let compiled = compile(&args.model, &args.sizes, stage)?;
+    compiled.write(&args.output)?;
+    progress.end();
+    report(args, &compiled, start.elapsed().as_secs_f64())
+}
+
+/// The stage that `--emit` names.
+fn emit_stage(args: &CompileArgs) -> Result<Option<&str>, CliError> {
+    let Some(emit) = args.emit.as_deref() else { return Ok(None) };
+    let stage = emit.strip_prefix("after=").unwrap_or(emit);
+    let stages = pipeline::stages();
+    if stage == "all" || (emit != stage && stages.contains(&stage)) {
+        return Ok(Some(stage));
+    }
+    let known = stages.iter().map(|s| format!("after={s}")).collect::<Vec<_>>().join(", ");
+    Err(CliError::usage("emit", format!("--emit {emit}: there is no such stage; say all, or one of {known}")))
+}
+
+/// Compiles a model; `emit` prints the IR of a stage on the way.
+pub(crate) fn compile(path: &Path, sizes: &SizeArgs, emit: Option<&str>) -> Result<Compiled, CliError> {
+    let target = target(sizes)?;
+    let set = open(path)?;
+    let model = Model::load(&set)?;
+    let limits = limits(&model, sizes, &target, set.path())?;
+    let options = LiftOptions {
+        ctx: limits.ctx,
+        max_batch: limits.max_batch,
+        cache_rows: limits.cache_rows,
+        chunk: limits.chunk,
+    };
+    let lifted = model.lift(&options).map_err(|d| CliError::internal(d.to_string()))?;
+    let entries: Vec<EntryInfo> =
+        lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
+    let mut emitted = String::new();
+    let mut show = |stage: &str, m: &glmc_ir::graph::Module| {
+        if emit.is_some_and(|e| e == "all" || e == stage) {
+            emitted.push_str(&format!("; after {stage}\n{}", glmc_ir::text::print_module(m)));
+        }
+    };
+    let done = pipeline::run(lifted.module, &entries, sizes.fuel, &mut show).map_err(|e| CliError::internal(e.to_string()))?;
+    let plan = Plan {
+        format: FORMAT,
+        producer: format!("glmc {}", env!("CARGO_PKG_VERSION")),
+        target: plan::Target { name: target.name.clone(), arch: target.arch.clone(), ranks: target.ranks },
+        model: model_info(&model),
+        limits,
+        mesh: done.module.mesh.clone(),
+        files: files(&set)?,
+        weights: done.scheduled.weights,
+        states: done.scheduled.states,
+        phases: done.scheduled.phases,
+    };
+    let mut timings = done.timings;
+    let start = Instant::now();
+    glmc_ir::verify::plan::verify_plan(&plan)
+        .map_err(|found| CliError::internal(format!("the verifier refuses the plan: {found}")))?;
+    timings.push(Timing { name: "verify schedule".into(), time: start.elapsed() });
+    if emit.is_some_and(|e| e == "all" || e == "schedule") {
+        emitted.push_str(&format!("; after schedule\n{}", glmc_ir::text::print_plan(&plan)));
+    }
+    print_text(&emitted)?;
+    Ok(Compiled {
+        plan,
+        graph: glmc_ir::text::print_module(&done.module),
+        tokenizer: model.tokenizer.json,
+        template: model.templates.default,
+        timings,
+    })
+}
+
+fn target(sizes: &SizeArgs) -> Result<Target, CliError> {
+    // No shipped target describes a GPU yet, so the machine itself is always `cpu`.
+    let name = sizes.target.as_deref().unwrap_or("cpu");
+    let target = if name.ends_with(".toml") {
+        let path = Path::new(name);
+        let text = std::fs::read_to_string(path).map_err(|e| CliError::io(path, &e))?;
+        Target::parse(&text).map_err(|e| CliError::usage("target-schema", e.to_string()).class("format").of(path))?
+    } else {
+        Target::named(name).map_err(|e| CliError::usage("target-unknown", e.to_string()))?
+    };
+    target.check_supported().map_err(|e: TargetError| CliError::usage("target", e.to_string()).class("unsupported"))?;
+    Ok(target)
+}
+
+fn limits(model: &Model, sizes: &SizeArgs, target: &Target, file: &Path) -> Result<Limits, CliError> {
+    let trained = model.config.context_length;
+    let ctx = sizes.ctx.unwrap_or(trained.min(DEFAULT_CTX));
+    if ctx > trained {
+        let m = format!("--ctx {ctx} is more than the {trained} positions that the model was trained for");
+        return Err(CliError::usage("ctx", m).of(file));
+    }
+    let cache_rows = sizes.cache.unwrap_or(ctx);
+    if cache_rows > i32::MAX as u64 {
+        return Err(CliError::usage("cache", format!("--cache {cache_rows}: at most {} rows are possible", i32::MAX)));
+    }
+    let max_batch = sizes.max_batch.unwrap_or(target.max_batch);
+    Ok(Limits { ctx, max_batch, cache_rows, chunk: target.chunk.min(ctx) })
+}
+
+fn model_info(model: &Model) -> plan::Model {
+    let c = &model.config;
+    let mut suppress = model.tokenizer.info.suppress.clone();
+    suppress.sort_unstable();
+    suppress.dedup();
+    plan::Model {
+        arch: "glm-dsa".into(),
+        name: c.name.clone().unwrap_or_default(),
+        layers: c.layers,
+        vocab: c.vocab_size,
+        trained_ctx: c.context_length,
+        stop: model.tokenizer.info.stop.clone(),
+        suppress,
+    }
+}
+
+fn files(set: &GgufSet) -> Result<Vec<FileRef>, CliError> {
+    let file = |p: &glmc_frontend_gguf::Part| {
+        let path = std::fs::canonicalize(p.path()).map_err(|e| CliError::io(p.path(), &e))?;
+        Ok(FileRef {
+            path: path.to_string_lossy().into_owned(),
+            bytes: p.size(),
+            header_bytes: p.header_len(),
+            header_hash: p.header_hash()?,
+            sample_hash: p.sample_hash()?,
+        })
+    };
+    set.parts().iter().map(file).collect()
+}
+
+impl Compiled {
+    /// Writes the plan directory.
+    pub(crate) fn write(&self, dir: &Path) -> Result<(), CliError> {
+        let json = plan_json(&self.plan)?;
+        let mut files = vec![
+            (glmc_runtime::load::PLAN, json),
+            ("graph.glir", self.graph.clone().into_bytes()),
+            ("tokenizer.json", self.tokenizer.clone().into_bytes()),
+        ];
+        files.extend(self.template.as_ref().map(|t| ("chat_template.jinja", t.clone().into_bytes())));
+        plan_dir::write(dir, &files)
+    }
+}
+
+/// The plan as JSON, a weight, buffer or step a line.
+fn plan_json(plan: &Plan) -> Result<Vec<u8>, CliError> {
+    let mut out = Vec::new();
+    let mut ser = serde_json::Serializer::with_formatter(&mut out, Lines::default());
+    serde::Serialize::serialize(plan, &mut ser).map_err(|e| CliError::internal(format!("plan.json: {e}")))?;
+    out.push(b'\n');
+    Ok(out)
+}
+
+/// Breaks lines between the entries of outer containers only.
+#[derive(Default)]
+struct Lines {
+    depth: usize,
+}
+
+/// Containers below this depth stand on one line.
+const BREAK_DEPTH: usize = 4;
+
+impl Lines {
+    fn next<W: std::io::Write + ?Sized>(&self, w: &mut W, first: bool) -> std::io::Result<()> {
+        if !first {
+            w.write_all(b",")?;
+        }
+        if self.depth > BREAK_DEPTH {
+            return if first { Ok(()) } else { w.write_all(b" ") };
+        }
+        w.write_all(b"\n")?;
+        (0..self.depth).try_for_each(|_| w.write_all(b" "))
+    }
+}
+
+impl serde_json::ser::Formatter for Lines {
+    fn begin_array<W: std::io::Write + ?Sized>(&mut self, w: &mut W) -> std::io::Result<()> {
+        self.depth += 1;
+        w.write_all(b"[")
+    }
+    fn end_array<W: std::io::Write + ?Sized>(&mut self, w: &mut W) -> std::io::Result<()> {
+        self.depth -= 1;
+        w.write_all(b"]")
+    }
+    fn begin_array_value<W: std::io::Write + ?Sized>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
+        self.next(w, first)
+    }
+    fn begin_object<W: std::io::Write + ?Sized>(&mut self, w: &mut W) -> std::io::Result<()> {
+        self.depth += 1;
+        w.write_all(b"{")
+    }
+    fn end_object<W: std::io::Write + ?Sized>(&mut self, w: &mut W) -> std::io::Result<()> {
+        self.depth -= 1;
+        w.write_all(b"}")
+    }
+    fn begin_object_key<W: std::io::Write + ?Sized>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
+        self.next(w, first)
+    }
+    fn begin_object_value<W: std::io::Write + ?Sized>(&mut self, w: &mut W) -> std::io::Result<()> {
+        w.write_all(b": ")
+    }
+}
+
+fn report(args: &CompileArgs, c: &Compiled, seconds: f64) -> Result<(), CliError> {
+    let plan = &c.plan;
+    let ranks = plan.target.ranks as usize;
+    let states: u64 = plan.states.values().filter_map(|s| s.ty.bytes(&Default::default())).sum();
+    let arena = plan.phases.iter().map(|p| p.arena_bytes).max().unwrap_or(0);
+    let per_rank: Vec<u64> = (0..ranks).map(|r| plan.weight_bytes(r) + states + arena).collect();
+    let bytes = super::inspect::bytes_per_token(plan)?;
+    if args.json {
+        let steps = |kind: PhaseKind| plan.phases.iter().filter(|p| p.kind == kind).map(|p| p.steps.len()).max();
+        return print_json(&serde_json::json!({
+            "target": plan.target.name,
+            "ranks": plan.target.ranks,
+            "bytes_per_rank": per_rank,
+            "kernels": super::inspect::kernels(plan).len(),
+            "steps": { "decode": steps(PhaseKind::Decode), "prefill": steps(PhaseKind::Prefill) },
+            "collectives_per_step": { "decode": 0, "prefill": 0 },
+            "bytes_per_token": bytes,
+            // A prediction needs the cost model of a target; `cpu` states no bandwidth.
+            "predicted": { "decode_tps": null },
+            "seconds": seconds,
+            "passes": c.timings.iter().map(|t| serde_json::json!({ "name": t.name, "seconds": t.time.as_secs_f64() })).collect::<Vec<_>>(),
+        }));
+    }
+    if args.emit.is_some() {
+        return Ok(());
+    }
+    print_line(&format!("{}: plan for `{}`, {} layers", args.output.display(), plan.target.name, plan.model.layers))?;
+    print_line(&format!(
+        "  context {}, batch {}, cache rows {}, prefill chunk {}",
+        plan.limits.ctx, plan.limits.max_batch, plan.limits.cache_rows, plan.limits.chunk
+    ))?;
+    print_line(&format!(
+        "  weights {}, caches {}, arena peak {}",
+        human_bytes(plan.weight_bytes(0)),
+        human_bytes(states),
+        human_bytes(arena)
+    ))?;
+    for p in &plan.phases {
+        print_line(&format!("  phase {:<10} {} steps, arena {}", p.name, p.steps.len(), human_bytes(p.arena_bytes)))?;
+    }
+    print_line(&format!("  verified; {seconds:.2} s"))
+}

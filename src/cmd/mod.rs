@@ -1,0 +1,36 @@
+//! Owns the commands, one file each: arguments, call, output. Never an algorithm.
+
+pub(crate) mod compile;
+pub(crate) mod inspect;
+pub(crate) mod perplexity;
+pub(crate) mod run;
+pub(crate) mod targets;
+
+use std::io::Write;
+
+use crate::error::CliError;
+
+/// Prints one JSON object on stdout.
+pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), CliError> {
+    print_line(&value.to_string())
+}
+
+/// Prints a line on stdout. A closed pipe ends the command quietly.
+pub(crate) fn print_line(line: &str) -> Result<(), CliError> {
+    print_text(&format!("{line}\n"))
+}
+
+/// Prints text on stdout at once.
+pub(crate) fn print_text(text: &str) -> Result<(), CliError> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(e) => Err(CliError::internal(format!("stdout: {e}"))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// `1.5 GiB` and the like.
+pub(crate) fn human_bytes(n: u64) -> String {
+    indicatif::HumanBytes(n).to_string()
+}

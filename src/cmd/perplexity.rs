@@ -1,0 +1,71 @@
+//! `glmc perplexity`: exp of the mean negative log-likelihood over windows, each from an empty cache.
+
+use glmc_runtime::engine::{Engine, Want};
+use glmc_runtime::load::{load, read_bounded, read_sealed};
+use glmc_runtime::text::Tokenizer;
+
+use super::{print_json, print_line};
+use crate::cli::PerplexityArgs;
+use crate::error::CliError;
+use crate::progress::Stage;
+
+/// Largest text that is read.
+const MAX_TEXT: u64 = 1 << 30;
+
+pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
+    let loaded = load(&args.plan)?;
+    let bytes = read_bounded(&args.file, MAX_TEXT)?;
+    let ids = ids(args, &bytes)?;
+    let ctx = loaded.plan.limits.ctx;
+    if args.window > ctx {
+        let m = format!("--window {} does not fit the plan's context of {ctx}", args.window);
+        return Err(CliError::usage("window", m));
+    }
+    let mut engine = Engine::new(loaded)?;
+    let progress = Stage::begin("scoring", args.json);
+    let (mut nll, mut count) = (0.0, 0u64);
+    for window in ids.chunks(args.window as usize).filter(|w| w.len() > 1) {
+        nll += score(&mut engine, window)?;
+        count += window.len() as u64 - 1;
+    }
+    progress.end();
+    if count == 0 {
+        return Err(CliError::usage("too-short", "holds fewer than two tokens: there is nothing to score").of(&args.file));
+    }
+    let perplexity = (nll / count as f64).exp();
+    if !perplexity.is_finite() {
+        return Err(CliError::usage("numbers", format!("the perplexity is {perplexity}")).class("device"));
+    }
+    if args.json {
+        return print_json(&serde_json::json!({ "perplexity": perplexity, "tokens": count }));
+    }
+    print_line(&format!("perplexity {perplexity:.4} over {count} tokens"))
+}
+
+/// A JSON list of ids, or text.
+fn ids(args: &PerplexityArgs, bytes: &[u8]) -> Result<Vec<u32>, CliError> {
+    if let Ok(ids) = serde_json::from_slice::<Vec<u32>>(bytes) {
+        return Ok(ids);
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| CliError::usage("text", "is neither UTF-8 text nor a JSON list of ids").class("format").of(&args.file))?;
+    let tokenizer = Tokenizer::from_json(&read_sealed(&args.plan, "tokenizer.json")?)
+        .map_err(|e| CliError::usage("tokenizer", e.to_string()).class("plan").of(&args.plan))?;
+    tokenizer.encode(text, false).map_err(|e| CliError::usage("text", e.to_string()).of(&args.file))
+}
+
+/// The negative log-likelihood of ids 1.. of a window, from an empty cache.
+fn score(engine: &mut Engine, window: &[u32]) -> Result<f64, CliError> {
+    let vocab = engine.plan().model.vocab as usize;
+    let seq = engine.start();
+    let logits = engine.feed(seq, window, Want::All);
+    engine.end(seq);
+    let logits = logits?;
+    let mut nll = 0.0;
+    for (row, next) in logits.chunks_exact(vocab).zip(&window[1..]) {
+        let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = row.iter().map(|x| f64::from(x - max).exp()).sum();
+        nll += sum.ln() + f64::from(max) - f64::from(row[*next as usize]);
+    }
+    Ok(nll)
+}

@@ -1,0 +1,113 @@
+//! Owns the rendering of errors: one line on stderr, one object on stdout with `--json`, and the exit code.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use glmc_frontend_gguf::InputError;
+use glmc_runtime::RuntimeError;
+
+/// What a command failed with.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    pub(crate) class: &'static str,
+    pub(crate) code: String,
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) subject: Option<String>,
+    pub(crate) message: String,
+}
+
+impl CliError {
+    /// The command line asks for something that cannot be.
+    pub(crate) fn usage(code: &str, message: impl Into<String>) -> Self {
+        CliError { class: "usage", code: code.into(), file: None, subject: None, message: message.into() }
+    }
+
+    /// A fault of this program.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        let message = format!("{}; this is a bug of glmc, please report it", message.into());
+        CliError { class: "internal", code: "internal".into(), file: None, subject: None, message }
+    }
+
+    /// A file cannot be read or written.
+    pub(crate) fn io(path: &Path, e: &std::io::Error) -> Self {
+        CliError { class: "io", code: "io".into(), file: Some(path.into()), subject: None, message: e.to_string() }
+    }
+
+    /// The same about a file.
+    pub(crate) fn of(mut self, path: &Path) -> Self {
+        self.file = Some(path.into());
+        self
+    }
+
+    /// The same in another class.
+    pub(crate) fn class(mut self, class: &'static str) -> Self {
+        self.class = class;
+        self
+    }
+
+    fn exit(&self) -> u8 {
+        match self.class {
+            "usage" => 2,
+            "device" => 4,
+            "internal" => 1,
+            _ => 3,
+        }
+    }
+
+    /// Prints the error; the exit code of the process.
+    #[allow(clippy::print_stderr, clippy::print_stdout, reason = "errors of a command go to the terminal")]
+    pub(crate) fn report(&self, json: bool) -> ExitCode {
+        let file = self.file.as_ref().map(|p| p.display().to_string());
+        let at = file.as_ref().map(|f| format!("{f}: ")).unwrap_or_default();
+        let line = format!("error[{}/{}]: {at}{}", self.class, self.code, self.message);
+        eprintln!("{}", line.replace('\n', " "));
+        if json {
+            let error = serde_json::json!({
+                "class": self.class, "code": self.code, "file": file, "subject": self.subject, "message": self.message,
+            });
+            println!("{}", serde_json::json!({ "error": error }));
+        }
+        ExitCode::from(self.exit())
+    }
+}
+
+/// Renders what clap says: help and version on stdout with 0, mistakes as one line on stderr with 2.
+#[allow(clippy::print_stderr, clippy::print_stdout, reason = "the command line's own messages")]
+pub(crate) fn usage(e: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    if matches!(e.kind(), DisplayHelp | DisplayVersion) {
+        print!("{e}");
+        return ExitCode::SUCCESS;
+    }
+    if e.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
+        eprint!("{e}");
+        return ExitCode::from(2);
+    }
+    let text = e.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("For more information")).collect();
+    let message = lines.join(" ");
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    let json = std::env::args().any(|a| a == "--json");
+    CliError::usage("arguments", message).report(json)
+}
+
+impl From<InputError> for CliError {
+    fn from(e: InputError) -> Self {
+        CliError { class: e.class.as_str(), code: e.code.into(), file: Some(e.file), subject: e.subject, message: e.message }
+    }
+}
+
+impl From<RuntimeError> for CliError {
+    fn from(e: RuntimeError) -> Self {
+        let message = e.to_string();
+        let new = |class, code: &str, file| CliError { class, code: code.into(), file, subject: None, message: message.clone() };
+        match e {
+            RuntimeError::Io { path, message } => CliError { message, ..new("io", "io", Some(path)) },
+            RuntimeError::Plan { path, code, message } => CliError { message, ..new("plan", code, Some(path)) },
+            RuntimeError::Request(_) => new("usage", "request", None),
+            RuntimeError::Context(_) => new("usage", "context", None),
+            RuntimeError::Kernel { .. } => new("device", "kernel", None),
+            RuntimeError::Numbers(_) => new("device", "numbers", None),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Owns the writing of a plan directory: beside its place, synced, then put there in one step. A process that dies on
+//! the way leaves the old plan or none, never half a one.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use glmc_runtime::load::{MANIFEST, Manifest, PLAN};
+
+use crate::error::CliError;
+
+/// The files a plan may have; a directory with any other is no plan of ours and is never replaced.
+const KNOWN: &[&str] = &[PLAN, MANIFEST, "graph.glir", "tokenizer.json", "chat_template.jinja"];
+
+/// Middle part of the names of unfinished plans.
+const UNFINISHED: &str = ".glmc-unfinished-";
+
+/// Refuses a place that is neither free nor a plan.
+pub(crate) fn check_place(dir: &Path) -> Result<(), CliError> {
+    let refuse = |why: &str| Err(CliError::usage("output-exists", format!("{why}; choose another place for the plan")).of(dir));
+    let meta = match fs::symlink_metadata(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return check_parent(dir),
+        Err(e) => return Err(CliError::io(dir, &e)),
+        Ok(m) => m,
+    };
+    if !meta.is_dir() {
+        return refuse("exists and is not a plan");
+    }
+    let names: Vec<_> = fs::read_dir(dir)
+        .and_then(Iterator::collect::<io::Result<Vec<_>>>)
+        .map_err(|e| CliError::io(dir, &e))?
+        .into_iter()
+        .map(|e| e.file_name())
+        .collect();
+    let is_plan = names.iter().any(|n| n == PLAN) && names.iter().all(|n| KNOWN.iter().any(|k| n == k));
+    if is_plan { Ok(()) } else { refuse("is a directory that holds something else than a plan") }
+}
+
+fn check_parent(dir: &Path) -> Result<(), CliError> {
+    let parent = parent(dir);
+    match fs::metadata(parent) {
+        Ok(m) if m.is_dir() => Ok(()),
+        Ok(_) => Err(CliError::usage("output-parent", "is not a directory").of(parent)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            Err(CliError::usage("output-parent", "there is no such directory to put the plan in").of(parent))
+        }
+        Err(e) => Err(CliError::io(parent, &e)),
+    }
+}
+
+fn parent(dir: &Path) -> &Path {
+    dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes `files` and their manifest as the plan `dir`.
+pub(crate) fn write(dir: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), CliError> {
+    check_place(dir)?;
+    remove_leftovers(dir);
+    let aside = unfinished(dir, std::process::id());
+    let done = fill(&aside, files).and_then(|()| put(&aside, dir));
+    // What is left aside is the unfinished plan, or the old one that was exchanged for it.
+    let _ = fs::remove_dir_all(&aside);
+    done.map_err(|e| CliError::io(dir, &e))
+}
+
+fn unfinished(dir: &Path, pid: u32) -> PathBuf {
+    let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    parent(dir).join(format!(".{name}{UNFINISHED}{pid}"))
+}
+
+fn fill(aside: &Path, files: &[(&str, Vec<u8>)]) -> io::Result<()> {
+    fs::create_dir(aside)?;
+    let hash = |(name, bytes): &(&str, Vec<u8>)| ((*name).to_owned(), glmc_content::hash(bytes));
+    let manifest = Manifest { files: files.iter().map(hash).collect::<BTreeMap<_, _>>() };
+    for (name, bytes) in files {
+        write_synced(&aside.join(name), bytes)?;
+    }
+    write_synced(&aside.join(MANIFEST), &serde_json::to_vec_pretty(&manifest)?)?;
+    File::open(aside)?.sync_all()
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut f = File::create_new(path)?;
+    f.write_all(bytes)?;
+    f.sync_all()
+}
+
+/// Moves the finished plan to its place; an old plan there is exchanged for it in the same step.
+fn put(aside: &Path, dir: &Path) -> io::Result<()> {
+    if dir.exists() {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        let exchanged = renameat_with(CWD, aside, CWD, dir, RenameFlags::EXCHANGE);
+        if exchanged.is_err() {
+            // A file system that cannot exchange: there is a moment without a plan, never half a one.
+            fs::remove_dir_all(dir)?;
+            fs::rename(aside, dir)?;
+        }
+    } else {
+        fs::rename(aside, dir)?;
+    }
+    File::open(parent(dir))?.sync_all()
+}
+
+/// Removes what killed compilations of the same plan left behind.
+fn remove_leftovers(dir: &Path) {
+    let prefix = unfinished(dir, 0);
+    let Some(prefix) = prefix.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix('0')) else { return };
+    let Ok(entries) = fs::read_dir(parent(dir)) else { return };
+    for e in entries.flatten() {
+        let name = e.file_name();
+        let pid = name.to_str().and_then(|n| n.strip_prefix(prefix)).and_then(|p| p.parse::<u32>().ok());
+        if pid.is_some_and(|p| !Path::new(&format!("/proc/{p}")).exists()) {
+            let _ = fs::remove_dir_all(e.path());
+        }
+    }
+}

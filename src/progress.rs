@@ -1,0 +1,47 @@
+//! Owns progress: a spinner on a terminal, plain lines otherwise, always on stderr, nothing with `--json`.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A stage that is under way.
+pub(crate) struct Stage {
+    bar: Option<ProgressBar>,
+    plain: bool,
+    name: &'static str,
+    start: Instant,
+}
+
+impl Stage {
+    /// Begins a stage; `quiet` shows nothing.
+    #[allow(clippy::print_stderr, reason = "progress goes to stderr")]
+    pub(crate) fn begin(name: &'static str, quiet: bool) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = (!quiet && terminal).then(|| {
+            let bar = ProgressBar::new_spinner().with_message(name);
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(Duration::from_millis(100));
+            bar
+        });
+        let plain = !quiet && !terminal;
+        if plain {
+            eprintln!("{name} ...");
+        }
+        Stage { bar, plain, name, start: Instant::now() }
+    }
+
+    /// Ends it.
+    #[allow(clippy::print_stderr, reason = "progress goes to stderr")]
+    pub(crate) fn end(self) {
+        let time = self.start.elapsed().as_secs_f64();
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        if self.plain && time > 0.5 {
+            eprintln!("{} done in {time:.1} s", self.name);
+        }
+    }
+}
