@@ -152,7 +152,7 @@ pub fn grouped_matmul(
     y: &mut [f32],
 ) -> Result<(), KernelError> {
     let n = split(w.n, experts, "experts")?;
-    let j = if t == 0 { 0 } else { ids.len() / t };
+    let j = ids.len().checked_div(t).unwrap_or(0);
     want_len("ids", ids.len(), &[t, j])?;
     want_len("y", y.len(), &[t, j, n])?;
     let (x, per, vectors) = match x {
