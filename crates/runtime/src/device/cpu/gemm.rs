@@ -248,9 +248,9 @@ impl Kernel for PanelProduct<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let PanelProduct { w, stride, from, len, xs, out, first } = self;
-        for m in (0..w.len() / stride).step_by(ROWS) {
-            let p = Part { w: &w[m * stride..(m + ROWS) * stride], stride, m, from, len, first };
-            for (xs, out) in xs.chunks(COLS).zip(out.chunks_mut(COLS)) {
+        for (xs, out) in xs.chunks(COLS).zip(out.chunks_mut(COLS)) {
+            for m in (0..w.len() / stride).step_by(ROWS) {
+                let p = Part { w: &w[m * stride..(m + ROWS) * stride], stride, m, from, len, first };
                 match xs.len() {
                     3 => rows_by::<S, 3>(s, &p, xs, out),
                     2 => rows_by::<S, 2>(s, &p, xs, out),

@@ -63,6 +63,10 @@ pub(crate) trait Simd: Copy {
     fn widen_u8(self, v: Self::B) -> [Self::F; 2];
     /// Signed bytes as f32.
     fn widen_i8(self, v: Self::B) -> [Self::F; 2];
+    /// Sixteen unsigned bytes as f32.
+    fn u8x16(self, from: &[u8; 16]) -> Self::F;
+    /// Sixteen signed bytes as f32.
+    fn i8x16(self, from: &[u8; 16]) -> Self::F;
     /// The map `q -> scale * q + base` for q in 0..16.
     fn tab(self, scale: f32, base: f32) -> Self::Tab;
     /// Applies the map to the low four bits of each byte; the other bits are ignored.

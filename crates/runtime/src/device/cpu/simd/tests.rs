@@ -34,6 +34,7 @@ impl Kernel for All<'_> {
             s.widen_u8(s.bit_to_16(self.bits)),
             s.look(s.tab(0.5, -3.0), v),
             [s.bf16(self.bytes), s.splat(1.5)],
+            [s.u8x16(low), s.i8x16(low)],
             [s.f16(self.bytes), s.splat(s.half(0x3555))],
         ];
         groups.into_iter().flatten().for_each(push);
