@@ -218,8 +218,20 @@ impl Simd for Avx2 {
 /// Needs F16C.
 #[inline(always)]
 pub(super) unsafe fn half(bits: u16) -> f32 {
-    // SAFETY: the caller has F16C.
-    unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
+    let value: __m128;
+    // Two fixed instructions: from the intrinsics the compiler makes `vpinsrw`, which waits for the last use of the
+    // register it inserts into and so chains each block's scale to the block before (three times slower rows).
+    // SAFETY: the caller has F16C; the instructions read one register and write another.
+    unsafe {
+        std::arch::asm!(
+            "vmovd {value}, {bits:e}",
+            "vcvtph2ps {value}, {value}",
+            bits = in(reg) u32::from(bits),
+            value = lateout(xmm_reg) value,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+        _mm_cvtss_f32(value)
+    }
 }
 
 /// Lanes i, i+4, i+8, i+12 added, in the order of [`Simd::sum`].

@@ -169,6 +169,28 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    fn look_both(self, low: __m512, high: __m512, v: __m256i) -> [[__m512; 2]; 2] {
+        // One widening for both nibbles; the permute ignores all but four bits.
+        // SAFETY: features by token.
+        unsafe {
+            let a = _mm512_cvtepu8_epi32(_mm256_castsi256_si128(v));
+            let b = _mm512_cvtepu8_epi32(_mm256_extracti128_si256::<1>(v));
+            let (a_high, b_high) = (_mm512_srli_epi32::<4>(a), _mm512_srli_epi32::<4>(b));
+            [
+                [_mm512_permutexvar_ps(a, low), _mm512_permutexvar_ps(b, low)],
+                [_mm512_permutexvar_ps(a_high, high), _mm512_permutexvar_ps(b_high, high)],
+            ]
+        }
+    }
+    #[inline(always)]
+    fn look_nibbles(self, tab: __m512, from: &[u8; 16]) -> [__m512; 2] {
+        // SAFETY: features by token; the same size, and any bits are bytes.
+        unsafe {
+            let v = _mm512_cvtepu8_epi32(transmute::<[u8; 16], __m128i>(*from));
+            [_mm512_permutexvar_ps(v, tab), _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(v), tab)]
+        }
+    }
+    #[inline(always)]
     fn bf16(self, from: &[u8; 32]) -> __m512 {
         // SAFETY: features by token.
         unsafe {

@@ -63,9 +63,10 @@ impl Unpack for Q4K {
         unrolled!(C in [0 1 2 3] {
             let q = s.bytes(part(block, 16 + 32 * C));
             let low = s.tab(runs[2 * C], runs[8 + 2 * C]);
-            sink.put(64 * C, s.look(low, q));
             let high = s.tab(runs[2 * C + 1], runs[9 + 2 * C]);
-            sink.put(64 * C + 32, s.look(high, s.shr::<4>(q)));
+            let [low, high] = s.look_both(low, high, q);
+            sink.put(64 * C, low);
+            sink.put(64 * C + 32, high);
         });
     }
 }
