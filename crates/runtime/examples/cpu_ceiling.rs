@@ -16,8 +16,10 @@ const TOTAL: usize = 512 << 20;
 const PREFILL: (usize, usize) = (2048, 512);
 
 fn main() -> Result<(), KernelError> {
-    let bandwidth = best(5, || read_gb_per_s(&vec![1; 1 << 27]));
-    let peak = best(3, gflops);
+    let buffer = vec![1.0; 1 << 28];
+    let bandwidth = best(8, || read_gb_per_s(&buffer));
+    drop(buffer);
+    let peak = best(8, gflops);
     println!("{:?}, {} threads", isa(), rayon::current_num_threads());
     println!("memory reads {bandwidth:.1} GB/s, multiply-adds {peak:.0} GFLOP/s");
     println!("{:8} {:>10} {:>7} {:>10} {:>7}", "type", "1 x GB/s", "ratio", "512 x GF/s", "ratio");
@@ -37,16 +39,15 @@ fn best(times: usize, f: impl Fn() -> f64) -> f64 {
     (0..times).map(|_| f()).fold(0.0, f64::max)
 }
 
-fn read_gb_per_s(words: &[u64]) -> f64 {
-    std::hint::black_box(read_all(words));
+fn read_gb_per_s(buffer: &[f32]) -> f64 {
     let start = Instant::now();
-    std::hint::black_box(read_all(words));
-    (words.len() * 8) as f64 / start.elapsed().as_secs_f64() / 1e9
+    std::hint::black_box(read_all(buffer));
+    size_of_val(buffer) as f64 / start.elapsed().as_secs_f64() / 1e9
 }
 
 fn gflops() -> f64 {
     let start = Instant::now();
-    let (flops, value) = std::hint::black_box(fma_all(5_000_000));
+    let (flops, value) = std::hint::black_box(fma_all(2_000_000));
     std::hint::black_box(value);
     flops as f64 / start.elapsed().as_secs_f64() / 1e9
 }
@@ -67,7 +68,7 @@ fn stream(ty: QuantType) -> Result<f64, KernelError> {
     let w = WeightView::new(ty, &bytes, rows, K)?;
     let (x, mut y) = (vec![0.5; K], vec![0.0; rows]);
     let mut times = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..6 {
         let start = Instant::now();
         matmul(w, &x, 1, &mut y, rows)?;
         times.push(start.elapsed().as_secs_f64());
@@ -81,7 +82,7 @@ fn prefill(ty: QuantType) -> Result<f64, KernelError> {
     let w = WeightView::new(ty, &bytes, n, K)?;
     let (x, mut y) = (vec![0.5; t * K], vec![0.0; t * n]);
     let mut times = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..5 {
         let start = Instant::now();
         matmul(w, &x, t, &mut y, n)?;
         times.push(start.elapsed().as_secs_f64());

@@ -6,24 +6,24 @@ use super::simd::{Kernel, Simd, dispatch};
 use rayon::prelude::*;
 
 /// Reads all of a buffer once; the sum keeps the reads from being optimised away.
-pub fn read_all(words: &[u64]) -> u64 {
-    words.par_chunks(1 << 17).map(|c| dispatch(Read(c))).reduce(|| 0, u64::wrapping_add)
+pub fn read_all(data: &[f32]) -> f32 {
+    data.par_chunks(1 << 18).map(|c| dispatch(Read(c))).sum()
 }
 
-struct Read<'a>(&'a [u64]);
+struct Read<'a>(&'a [f32]);
 
 impl Kernel for Read<'_> {
-    type Out = u64;
+    type Out = f32;
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) -> u64 {
-        let (chunks, tail) = self.0.as_chunks::<32>();
-        let mut acc = [0_u64; 32];
+    fn run<S: Simd>(self, s: S) -> f32 {
+        let (chunks, tail) = self.0.as_chunks::<64>();
+        let mut acc = [s.splat(0.0); 4];
         for c in chunks {
-            for (a, &v) in acc.iter_mut().zip(c) {
-                *a = a.wrapping_add(v);
+            for (a, v) in acc.iter_mut().zip(c.as_chunks::<16>().0) {
+                *a = s.add(*a, s.load(v));
             }
         }
-        acc.iter().chain(tail).fold(0, |a, &v| u64::wrapping_add(a, v))
+        s.sum(s.add(s.add(acc[0], acc[1]), s.add(acc[2], acc[3]))) + tail.iter().sum::<f32>()
     }
 }
 
@@ -62,8 +62,7 @@ mod tests {
 
     #[test]
     fn reads_everything_and_counts_operations() {
-        let words: Vec<u64> = (0..300_001).collect();
-        assert_eq!(read_all(&words), 300_000 * 300_001 / 2);
+        assert_eq!(read_all(&vec![1.0; 300_001]), 300_001.0);
         let (flops, value) = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(|| fma_all(10));
         assert_eq!(flops, 2 * 10 * 512);
         // 1 is the fixed point of v -> 0.999 v + 0.001.

@@ -3,6 +3,11 @@
 //! Owns the streaming path: each weight row is read and unpacked once and multiplied with up to [`GROUP`] vectors on
 //! the way. The value of one (row, vector) pair does not depend on how many vectors share the pass. Never threads.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "indices into arrays of registers: unrolled, and the same on both sides"
+)]
+
 use super::simd::{Kernel, Simd};
 use super::unpack::{Sink, Unpack, with_unpack};
 use glmc_ir::quant::QuantType;

@@ -3,6 +3,11 @@
 //! Owns the micro kernel (a block of weight rows against a few vectors, all sums in registers) and the panel loop over
 //! quantised weights. Each output's order of additions depends only on K, never on its place in a block. Never threads.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "indices into arrays of registers: unrolled, and the same on both sides"
+)]
+
 use super::dot::{Panel, decode_panel};
 use super::simd::{Kernel, Simd, dispatch};
 use glmc_ir::quant::QuantType;
@@ -106,7 +111,7 @@ fn micro<S: Simd, const M: usize, const N: usize>(s: S, a: [&[f32]; M], b: [&[f3
             }
         }
     }
-    if len % 16 != 0 {
+    if !len.is_multiple_of(16) {
         for m in 0..M {
             let x = s.load(&padded(&a[m][steps * 16..len]));
             for n in 0..N {
@@ -243,9 +248,9 @@ impl Kernel for PanelProduct<'_, '_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let PanelProduct { w, stride, from, len, xs, out, first } = self;
-        for m in (0..w.len() / stride).step_by(ROWS) {
-            let p = Part { w: &w[m * stride..(m + ROWS) * stride], stride, m, from, len, first };
-            for (xs, out) in xs.chunks(COLS).zip(out.chunks_mut(COLS)) {
+        for (xs, out) in xs.chunks(COLS).zip(out.chunks_mut(COLS)) {
+            for m in (0..w.len() / stride).step_by(ROWS) {
+                let p = Part { w: &w[m * stride..(m + ROWS) * stride], stride, m, from, len, first };
                 match xs.len() {
                     3 => rows_by::<S, 3>(s, &p, xs, out),
                     2 => rows_by::<S, 2>(s, &p, xs, out),

@@ -13,7 +13,7 @@ pub(super) fn exp(x: f32) -> f32 {
     let t = x * std::f32::consts::LOG2_E + ROUND;
     let n = t - ROUND;
     // ln 2 in two parts, the first exact in products with n.
-    let r = x - n * 0.693_359_375 - n * -2.121_944_4e-4;
+    let r = x - n * 0.693_359_4 - n * -2.121_944_4e-4;
     let p = 1.987_569_2e-4_f32;
     let p = p * r + 1.398_199_9e-3;
     let p = p * r + 8.333_452e-3;

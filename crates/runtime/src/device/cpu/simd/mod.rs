@@ -63,10 +63,24 @@ pub(crate) trait Simd: Copy {
     fn widen_u8(self, v: Self::B) -> [Self::F; 2];
     /// Signed bytes as f32.
     fn widen_i8(self, v: Self::B) -> [Self::F; 2];
+    /// Sixteen unsigned bytes as f32.
+    fn u8x16(self, from: &[u8; 16]) -> Self::F;
+    /// Sixteen signed bytes as f32.
+    fn i8x16(self, from: &[u8; 16]) -> Self::F;
     /// The map `q -> scale * q + base` for q in 0..16.
     fn tab(self, scale: f32, base: f32) -> Self::Tab;
     /// Applies the map to the low four bits of each byte; the other bits are ignored.
     fn look(self, tab: Self::Tab, v: Self::B) -> [Self::F; 2];
+    /// One map on the low nibbles of all bytes, another on the high nibbles.
+    #[inline(always)]
+    fn look_both(self, low: Self::Tab, high: Self::Tab, v: Self::B) -> [[Self::F; 2]; 2] {
+        [self.look(low, v), self.look(high, self.shr::<4>(v))]
+    }
+    /// The map on [`Self::nibbles`].
+    #[inline(always)]
+    fn look_nibbles(self, tab: Self::Tab, from: &[u8; 16]) -> [Self::F; 2] {
+        self.look(tab, self.nibbles(from))
+    }
     /// Sixteen little-endian bf16 values.
     fn bf16(self, from: &[u8; 32]) -> Self::F;
     /// Sixteen little-endian IEEE half values.

@@ -104,6 +104,14 @@ impl Simd for Portable {
         std::array::from_fn(|h| std::array::from_fn(|i| f32::from(v[16 * h + i].cast_signed())))
     }
     #[inline(always)]
+    fn u8x16(self, from: &[u8; 16]) -> [f32; 16] {
+        from.map(f32::from)
+    }
+    #[inline(always)]
+    fn i8x16(self, from: &[u8; 16]) -> [f32; 16] {
+        from.map(|b| f32::from(b.cast_signed()))
+    }
+    #[inline(always)]
     fn tab(self, scale: f32, base: f32) -> (f32, f32) {
         (scale, base)
     }

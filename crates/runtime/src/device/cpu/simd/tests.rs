@@ -33,7 +33,11 @@ impl Kernel for All<'_> {
             s.widen_i8(s.sub(s.and(v, 63), 32)),
             s.widen_u8(s.bit_to_16(self.bits)),
             s.look(s.tab(0.5, -3.0), v),
+            s.look_both(s.tab(0.5, -3.0), s.tab(2.0, 1.0), v)[0],
+            s.look_both(s.tab(0.5, -3.0), s.tab(2.0, 1.0), v)[1],
+            s.look_nibbles(s.tab(0.5, -3.0), low),
             [s.bf16(self.bytes), s.splat(1.5)],
+            [s.u8x16(low), s.i8x16(low)],
             [s.f16(self.bytes), s.splat(s.half(0x3555))],
         ];
         groups.into_iter().flatten().for_each(push);

@@ -5,6 +5,7 @@
 use super::x86_256::{fold256, half, sum128};
 use super::{Simd, pair};
 use std::arch::x86_64::*;
+use std::mem::transmute;
 
 /// Proof that the machine has AVX-512 F, BW, VL, DQ, AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -32,13 +33,13 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn load(self, from: &[f32; 16]) -> __m512 {
-        // SAFETY: 16 floats are readable.
-        unsafe { _mm512_loadu_ps(from.as_ptr()) }
+        // SAFETY: the same size, and any bits are floats.
+        unsafe { transmute::<[f32; 16], __m512>(*from) }
     }
     #[inline(always)]
     fn store(self, v: __m512, to: &mut [f32; 16]) {
-        // SAFETY: 16 floats are writable.
-        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), v) }
+        // SAFETY: the same size, and any bits are floats.
+        *to = unsafe { transmute::<__m512, [f32; 16]>(v) };
     }
     #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
@@ -62,28 +63,26 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn sum4(self, v: [__m512; 4]) -> [f32; 4] {
-        // SAFETY: features by token; the store writes four floats.
+        // SAFETY: features by token; four floats are four floats.
         unsafe {
             let [a, b, c, d] = v;
             let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
             let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
             // Each 128-bit lane: the sums of a, b, c, d over that lane.
             let abcd = _mm512_add_ps(_mm512_shuffle_ps::<0x44>(ab, cd), _mm512_shuffle_ps::<0xEE>(ab, cd));
-            let mut out = [0.0; 4];
-            _mm_storeu_ps(out.as_mut_ptr(), fold256(halves(abcd)));
-            out
+            transmute::<__m128, [f32; 4]>(fold256(halves(abcd)))
         }
     }
     #[inline(always)]
     fn bytes(self, from: &[u8; 32]) -> __m256i {
-        // SAFETY: 32 bytes are readable.
-        unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+        // SAFETY: the same size, and any bits are bytes.
+        unsafe { transmute::<[u8; 32], __m256i>(*from) }
     }
     #[inline(always)]
     fn nibbles(self, from: &[u8; 16]) -> __m256i {
-        // SAFETY: 16 bytes are readable.
+        // SAFETY: features by token; the same size, and any bits are bytes.
         unsafe {
-            let b = _mm_loadu_si128(from.as_ptr().cast());
+            let b = transmute::<[u8; 16], __m128i>(*from);
             let both = _mm256_set_m128i(_mm_srli_epi16::<4>(b), b);
             _mm256_and_si256(both, _mm256_set1_epi8(15))
         }
@@ -141,6 +140,16 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    fn u8x16(self, from: &[u8; 16]) -> Self::F {
+        // SAFETY: features by token; the same size, and any bits are bytes.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(transmute::<[u8; 16], __m128i>(*from))) }
+    }
+    #[inline(always)]
+    fn i8x16(self, from: &[u8; 16]) -> Self::F {
+        // SAFETY: features by token; the same size, and any bits are bytes.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(transmute::<[u8; 16], __m128i>(*from))) }
+    }
+    #[inline(always)]
     fn tab(self, scale: f32, base: f32) -> __m512 {
         // SAFETY: features by token.
         unsafe {
@@ -160,17 +169,39 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
-    fn bf16(self, from: &[u8; 32]) -> __m512 {
-        // SAFETY: 32 bytes are readable.
+    fn look_both(self, low: __m512, high: __m512, v: __m256i) -> [[__m512; 2]; 2] {
+        // One widening for both nibbles; the permute ignores all but four bits.
+        // SAFETY: features by token.
         unsafe {
-            let h = _mm256_loadu_si256(from.as_ptr().cast());
+            let a = _mm512_cvtepu8_epi32(_mm256_castsi256_si128(v));
+            let b = _mm512_cvtepu8_epi32(_mm256_extracti128_si256::<1>(v));
+            let (a_high, b_high) = (_mm512_srli_epi32::<4>(a), _mm512_srli_epi32::<4>(b));
+            [
+                [_mm512_permutexvar_ps(a, low), _mm512_permutexvar_ps(b, low)],
+                [_mm512_permutexvar_ps(a_high, high), _mm512_permutexvar_ps(b_high, high)],
+            ]
+        }
+    }
+    #[inline(always)]
+    fn look_nibbles(self, tab: __m512, from: &[u8; 16]) -> [__m512; 2] {
+        // SAFETY: features by token; the same size, and any bits are bytes.
+        unsafe {
+            let v = _mm512_cvtepu8_epi32(transmute::<[u8; 16], __m128i>(*from));
+            [_mm512_permutexvar_ps(v, tab), _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(v), tab)]
+        }
+    }
+    #[inline(always)]
+    fn bf16(self, from: &[u8; 32]) -> __m512 {
+        // SAFETY: features by token.
+        unsafe {
+            let h = self.bytes(from);
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(h)))
         }
     }
     #[inline(always)]
     fn f16(self, from: &[u8; 32]) -> __m512 {
-        // SAFETY: 32 bytes are readable.
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+        // SAFETY: features by token.
+        unsafe { _mm512_cvtph_ps(self.bytes(from)) }
     }
     #[inline(always)]
     fn half(self, bits: u16) -> f32 {

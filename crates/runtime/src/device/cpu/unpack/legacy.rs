@@ -27,7 +27,7 @@ impl Unpack for Q4_0 {
     #[inline(always)]
     fn unpack<S: Simd>(self, s: S, block: &[u8], sink: &mut impl Sink<S>) {
         let d = half_at(s, block, 0);
-        sink.put(0, s.look(s.tab(d, -8.0 * d), s.nibbles(part(block, 2))));
+        sink.put(0, s.look_nibbles(s.tab(d, -8.0 * d), part(block, 2)));
     }
 }
 
