@@ -84,7 +84,8 @@ pub(crate) fn usage(e: &clap::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     let text = e.to_string();
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("For more information")).collect();
+    let lines: Vec<&str> =
+        text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("For more information")).collect();
     let message = lines.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     let json = std::env::args().any(|a| a == "--json");
@@ -93,14 +94,26 @@ pub(crate) fn usage(e: &clap::Error) -> ExitCode {
 
 impl From<InputError> for CliError {
     fn from(e: InputError) -> Self {
-        CliError { class: e.class.as_str(), code: e.code.into(), file: Some(e.file), subject: e.subject, message: e.message }
+        CliError {
+            class: e.class.as_str(),
+            code: e.code.into(),
+            file: Some(e.file),
+            subject: e.subject,
+            message: e.message,
+        }
     }
 }
 
 impl From<RuntimeError> for CliError {
     fn from(e: RuntimeError) -> Self {
         let message = e.to_string();
-        let new = |class, code: &str, file| CliError { class, code: code.into(), file, subject: None, message: message.clone() };
+        let new = |class, code: &str, file| CliError {
+            class,
+            code: code.into(),
+            file,
+            subject: None,
+            message: message.clone(),
+        };
         match e {
             RuntimeError::Io { path, message } => CliError { message, ..new("io", "io", Some(path)) },
             RuntimeError::Plan { path, code, message } => CliError { message, ..new("plan", code, Some(path)) },

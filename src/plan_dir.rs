@@ -18,7 +18,8 @@ const UNFINISHED: &str = ".glmc-unfinished-";
 
 /// Refuses a place that is neither free nor a plan.
 pub(crate) fn check_place(dir: &Path) -> Result<(), CliError> {
-    let refuse = |why: &str| Err(CliError::usage("output-exists", format!("{why}; choose another place for the plan")).of(dir));
+    let refuse =
+        |why: &str| Err(CliError::usage("output-exists", format!("{why}; choose another place for the plan")).of(dir));
     let meta = match fs::symlink_metadata(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return check_parent(dir),
         Err(e) => return Err(CliError::io(dir, &e)),

@@ -36,7 +36,10 @@ fn main() -> Result<()> {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let dir = tempfile::tempdir()?;
     println!("memory reads {:.2} GB/s at the start", bandwidth()?);
-    println!("{:<12} {:>9} {:>9} {:>12} {:>9} {:>9} {:>7} {:>12}", "model", "weights", "tok/s", "read/token", "GB/s", "ceiling", "share", "extra RSS");
+    println!(
+        "{:<12} {:>9} {:>9} {:>12} {:>9} {:>9} {:>7} {:>12}",
+        "model", "weights", "tok/s", "read/token", "GB/s", "ceiling", "share", "extra RSS"
+    );
     let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/tiny-Q4_K_M.gguf");
     let mut models: Vec<(String, PathBuf)> = vec![("tiny".into(), tiny)];
     for ty in [QuantType::Q4_K, QuantType::Q8_0] {

@@ -42,7 +42,11 @@ pub(crate) fn write(path: &Path, ty: QuantType, bytes: u64) -> Result<(), Box<dy
 
 fn layers_for(ty: QuantType, bytes: u64) -> u64 {
     let per = |elements: u64| ty.row_bytes(elements).unwrap_or(0);
-    let attention = D * Q_LORA + Q_LORA * HEADS * (NOPE + ROPE) + D * (KV_LORA + ROPE) + HEADS * KV_LORA * VALUE + HEADS * VALUE * D;
+    let attention = D * Q_LORA
+        + Q_LORA * HEADS * (NOPE + ROPE)
+        + D * (KV_LORA + ROPE)
+        + HEADS * KV_LORA * VALUE
+        + HEADS * VALUE * D;
     let moe = 3 * D * EXPERT_FF * (EXPERTS + 1);
     let dense = 3 * D * FF;
     let fixed = per(2 * VOCAB * D + DENSE * (attention + dense));
@@ -86,7 +90,13 @@ impl Maker<'_> {
         self.matrix("token_embd.weight", &[VOCAB, D])?;
         for i in 0..layers {
             let b = |n: &str| format!("blk.{i}.{n}");
-            for (n, width) in [("attn_norm", D), ("attn_q_a_norm", Q_LORA), ("attn_kv_a_norm", KV_LORA), ("ffn_norm", D), ("indexer.k_norm", INDEX_DIM)] {
+            for (n, width) in [
+                ("attn_norm", D),
+                ("attn_q_a_norm", Q_LORA),
+                ("attn_kv_a_norm", KV_LORA),
+                ("ffn_norm", D),
+                ("indexer.k_norm", INDEX_DIM),
+            ] {
                 self.ones(&b(&format!("{n}.weight")), width)?;
             }
             self.random(&b("indexer.k_norm.bias"), f32, &[INDEX_DIM])?;

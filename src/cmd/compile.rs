@@ -73,7 +73,8 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, emit: Option<&str>) -> Resu
             emitted.push_str(&format!("; after {stage}\n{}", glmc_ir::text::print_module(m)));
         }
     };
-    let done = pipeline::run(lifted.module, &entries, sizes.fuel, &mut show).map_err(|e| CliError::internal(e.to_string()))?;
+    let done =
+        pipeline::run(lifted.module, &entries, sizes.fuel, &mut show).map_err(|e| CliError::internal(e.to_string()))?;
     let plan = Plan {
         format: FORMAT,
         producer: format!("glmc {}", env!("CARGO_PKG_VERSION")),

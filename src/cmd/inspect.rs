@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use glmc_frontend_gguf::arch::glm_dsa::weights::{Ffn, LayerWeights, MoeFfn};
 use glmc_frontend_gguf::arch::LiftOptions;
+use glmc_frontend_gguf::arch::glm_dsa::weights::{Ffn, LayerWeights, MoeFfn};
 use glmc_frontend_gguf::{GgufSet, Model, WeightRef, open};
 use glmc_ir::kernel::Access;
 use glmc_ir::plan::{Mem, PhaseKind, Plan};
@@ -17,7 +17,8 @@ use crate::cli::InspectArgs;
 use crate::error::CliError;
 
 pub(crate) fn run(args: &InspectArgs) -> Result<(), CliError> {
-    let is_plan = args.path.is_dir() && (args.path.join("plan.json").exists() || args.path.join("manifest.json").exists());
+    let is_plan =
+        args.path.is_dir() && (args.path.join("plan.json").exists() || args.path.join("manifest.json").exists());
     if is_plan { plan(&args.path, args.json) } else { model(&args.path, args.json) }
 }
 
@@ -56,7 +57,10 @@ fn model(path: &Path, as_json: bool) -> Result<(), CliError> {
     print_line(&format!("{}: glm-dsa, {}", path.display(), c.name.as_deref().unwrap_or("without a name")))?;
     let size: u64 = set.parts().iter().map(|p| p.size()).sum();
     print_line(&format!("  {} in {} parts, {} tensors", human_bytes(size), set.parts().len(), set.tensor_count()))?;
-    print_line(&format!("  parameters: total {}, trunk {}, active {}", parameters.total, parameters.trunk, parameters.active))?;
+    print_line(&format!(
+        "  parameters: total {}, trunk {}, active {}",
+        parameters.total, parameters.trunk, parameters.active
+    ))?;
     print_line(&format!(
         "  {} layers, width {}, {} heads, vocabulary {}, trained context {}",
         c.layers, c.embedding_length, c.attention.head_count, c.vocab_size, c.context_length
@@ -65,7 +69,11 @@ fn model(path: &Path, as_json: bool) -> Result<(), CliError> {
         print_line(&format!("  {ty:<8} {tensors:>5} tensors {elements:>14} elements {}", human_bytes(*bytes)))?;
     }
     print_line(&format!("  weights read for a token: {}", human_bytes(bytes.read)))?;
-    print_line(&format!("  cache for a token: {} in f32, {} in f16", human_bytes(bytes.kv_values * 4), human_bytes(bytes.kv_values * 2)))?;
+    print_line(&format!(
+        "  cache for a token: {} in f32, {} in f16",
+        human_bytes(bytes.kv_values * 4),
+        human_bytes(bytes.kv_values * 2)
+    ))?;
     for (kind, n) in &kinds {
         print_line(&format!("  {n:>3} x {kind}"))?;
     }
@@ -86,12 +94,20 @@ impl Parameters {
     /// reads, the embedding being a look-up of one row.
     fn of(set: &GgufSet, model: &Model) -> Self {
         let w = &model.weights;
-        let globals: u64 = [Some(&w.token_embd), Some(&w.output_norm), w.output.as_ref()].into_iter().flatten().map(WeightRef::elements).sum();
+        let globals: u64 = [Some(&w.token_embd), Some(&w.output_norm), w.output.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(WeightRef::elements)
+            .sum();
         let layers: u64 = w.layers.iter().flat_map(LayerWeights::all).map(WeightRef::elements).sum();
         let trunk = globals + layers;
         let head = w.output.as_ref().unwrap_or(&w.token_embd).elements();
         let active_layers: u64 = w.layers.iter().enumerate().map(|(i, l)| active(model, i, l)).sum();
-        Parameters { total: set.tensors().map(|(_, t)| t.shape.iter().product::<u64>()).sum(), trunk, active: active_layers + w.output_norm.elements() + head }
+        Parameters {
+            total: set.tensors().map(|(_, t)| t.shape.iter().product::<u64>()).sum(),
+            trunk,
+            active: active_layers + w.output_norm.elements() + head,
+        }
     }
 }
 
@@ -195,7 +211,8 @@ pub(crate) fn bytes_per_token(plan: &Plan) -> Result<Value, CliError> {
                 }
             }
             if step.args.iter().any(|a| a.access == Access::Update) {
-                cache += step.kernel.work(&types, &syms).map_err(|d| CliError::internal(d.to_string()))?.write / phase.tokens.max(1);
+                cache += step.kernel.work(&types, &syms).map_err(|d| CliError::internal(d.to_string()))?.write
+                    / phase.tokens.max(1);
             }
         }
     }
@@ -242,9 +259,20 @@ fn plan(dir: &Path, as_json: bool) -> Result<(), CliError> {
         }));
     }
     print_line(&format!("{}: plan for `{}` made by {}", dir.display(), plan.target.name, plan.producer))?;
-    print_line(&format!("  model {} {}, {} layers, vocabulary {}", plan.model.arch, plan.model.name, plan.model.layers, plan.model.vocab))?;
-    print_line(&format!("  context {}, batch {}, cache rows {}, prefill chunk {}", plan.limits.ctx, plan.limits.max_batch, plan.limits.cache_rows, plan.limits.chunk))?;
-    print_line(&format!("  weights {}, caches {}, arena {}", human_bytes(plan.weight_bytes(0)), human_bytes(states), human_bytes(arena)))?;
+    print_line(&format!(
+        "  model {} {}, {} layers, vocabulary {}",
+        plan.model.arch, plan.model.name, plan.model.layers, plan.model.vocab
+    ))?;
+    print_line(&format!(
+        "  context {}, batch {}, cache rows {}, prefill chunk {}",
+        plan.limits.ctx, plan.limits.max_batch, plan.limits.cache_rows, plan.limits.chunk
+    ))?;
+    print_line(&format!(
+        "  weights {}, caches {}, arena {}",
+        human_bytes(plan.weight_bytes(0)),
+        human_bytes(states),
+        human_bytes(arena)
+    ))?;
     for (ty, (n, b)) in &mix {
         print_line(&format!("  {ty:<8} {n:>5} weights {}", human_bytes(*b)))?;
     }

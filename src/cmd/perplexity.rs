@@ -30,7 +30,9 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     }
     progress.end();
     if count == 0 {
-        return Err(CliError::usage("too-short", "holds fewer than two tokens: there is nothing to score").of(&args.file));
+        return Err(
+            CliError::usage("too-short", "holds fewer than two tokens: there is nothing to score").of(&args.file)
+        );
     }
     let perplexity = (nll / count as f64).exp();
     if !perplexity.is_finite() {
@@ -47,8 +49,9 @@ fn ids(args: &PerplexityArgs, bytes: &[u8]) -> Result<Vec<u32>, CliError> {
     if let Ok(ids) = serde_json::from_slice::<Vec<u32>>(bytes) {
         return Ok(ids);
     }
-    let text = std::str::from_utf8(bytes)
-        .map_err(|_| CliError::usage("text", "is neither UTF-8 text nor a JSON list of ids").class("format").of(&args.file))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| {
+        CliError::usage("text", "is neither UTF-8 text nor a JSON list of ids").class("format").of(&args.file)
+    })?;
     let tokenizer = Tokenizer::from_json(&read_sealed(&args.plan, "tokenizer.json")?)
         .map_err(|e| CliError::usage("tokenizer", e.to_string()).class("plan").of(&args.plan))?;
     tokenizer.encode(text, false).map_err(|e| CliError::usage("text", e.to_string()).of(&args.file))

@@ -38,7 +38,16 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     let engine = Engine::new(loaded)?;
     let load_s = start.elapsed().as_secs_f64();
     progress.end();
-    let mut session = Session { args, engine, sampler, tokenizer: &tokenizer, cancel, tokens: Vec::new(), logits: Vec::new(), text: String::new() };
+    let mut session = Session {
+        args,
+        engine,
+        sampler,
+        tokenizer: &tokenizer,
+        cancel,
+        tokens: Vec::new(),
+        logits: Vec::new(),
+        text: String::new(),
+    };
     let done = session.generate(&prompt)?;
     if let Some(path) = &args.logits {
         write_npy(path, &session.logits, session.tokens.len(), session.engine.plan().model.vocab)?;
@@ -48,7 +57,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
 
 fn check(args: &RunArgs) -> Result<(), CliError> {
     if args.prompt.is_none() && args.prompt_file.is_none() && args.tokens.is_none() {
-        let what = if args.chat { "--chat needs the user's turn as --prompt or --prompt-file" } else { "give --prompt, --prompt-file or --tokens" };
+        let what = if args.chat {
+            "--chat needs the user's turn as --prompt or --prompt-file"
+        } else {
+            "give --prompt, --prompt-file or --tokens"
+        };
         return Err(CliError::usage("no-prompt", what));
     }
     Ok(())
@@ -71,7 +84,8 @@ fn cancel_flag() -> Result<Arc<AtomicBool>, CliError> {
 fn plan_of(args: &RunArgs) -> Result<PathBuf, CliError> {
     let path = &args.plan;
     let holds = |name: &str| path.join(name).exists();
-    let is_model = path.is_file() || (path.is_dir() && !holds("plan.json") && !holds("manifest.json") && has_gguf(path));
+    let is_model =
+        path.is_file() || (path.is_dir() && !holds("plan.json") && !holds("manifest.json") && has_gguf(path));
     if !is_model {
         return Ok(path.clone());
     }
@@ -92,12 +106,21 @@ fn has_gguf(dir: &Path) -> bool {
 
 /// Where the user's cache keeps the plan of a model compiled with these sizes by this version.
 fn cached_place(model: &Path, args: &RunArgs) -> Result<PathBuf, CliError> {
-    let cache = dirs::cache_dir().ok_or_else(|| CliError::usage("cache", "there is no cache folder for this user; compile the model first"))?;
+    let cache = dirs::cache_dir()
+        .ok_or_else(|| CliError::usage("cache", "there is no cache folder for this user; compile the model first"))?;
     let folder = cache.join("glmc").join("plans");
     std::fs::create_dir_all(&folder).map_err(|e| CliError::io(&folder, &e))?;
     let whole = std::fs::canonicalize(model).map_err(|e| CliError::io(model, &e))?;
     let s = &args.sizes;
-    let key = format!("{whole:?} {:?} {:?} {:?} {:?} {:?} {}", s.target, s.ctx, s.max_batch, s.cache, s.fuel, env!("CARGO_PKG_VERSION"));
+    let key = format!(
+        "{whole:?} {:?} {:?} {:?} {:?} {:?} {}",
+        s.target,
+        s.ctx,
+        s.max_batch,
+        s.cache,
+        s.fuel,
+        env!("CARGO_PKG_VERSION")
+    );
     Ok(folder.join(&glmc_content::hash(key.as_bytes())[..32]))
 }
 
@@ -125,7 +148,11 @@ fn prompt(args: &RunArgs, dir: &Path, tokenizer: &Tokenizer, loaded: &Loaded) ->
             .map_err(|_| CliError::usage("prompt", "is not UTF-8 text").class("format").of(path))?,
         (None, None) => return Err(CliError::usage("no-prompt", "give --prompt, --prompt-file or --tokens")),
     };
-    let ids = if args.chat { chat(args, dir, tokenizer, text)? } else { tokenizer.encode(&text, true).map_err(text_error)? };
+    let ids = if args.chat {
+        chat(args, dir, tokenizer, text)?
+    } else {
+        tokenizer.encode(&text, true).map_err(text_error)?
+    };
     if ids.is_empty() {
         return Err(CliError::usage("empty-prompt", "the prompt is empty: there is nothing to continue"));
     }
@@ -182,7 +209,9 @@ impl Session<'_> {
     fn prefill(&mut self, seq: SeqId, prompt: &[u32]) -> Result<Option<Vec<f32>>, CliError> {
         let (have, ctx) = (prompt.len(), self.engine.room(seq));
         if have > ctx {
-            let m = format!("the prompt has {have} tokens and the plan's context is {ctx}; compile with a larger --ctx or give a shorter prompt");
+            let m = format!(
+                "the prompt has {have} tokens and the plan's context is {ctx}; compile with a larger --ctx or give a shorter prompt"
+            );
             return Err(CliError::usage("context", m));
         }
         let mut logits = Vec::new();

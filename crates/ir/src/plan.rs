@@ -321,7 +321,10 @@ mod as_list {
     use cranelift_entity::{EntityRef, PrimaryMap};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    pub(super) fn serialize<K: EntityRef, V: Serialize, S: Serializer>(m: &PrimaryMap<K, V>, s: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<K: EntityRef, V: Serialize, S: Serializer>(
+        m: &PrimaryMap<K, V>,
+        s: S,
+    ) -> Result<S::Ok, S::Error> {
         s.collect_seq(m.values())
     }
 

@@ -46,10 +46,15 @@ pub const PLAN: &str = "plan.json";
 /// No manifest, a file that is not in it, or one that has changed since the plan was written.
 pub fn read_sealed(dir: &Path, name: &str) -> Result<Vec<u8>, RuntimeError> {
     let path = dir.join(name);
-    let refuse = |path: &Path, code, message: &str| RuntimeError::Plan { path: path.into(), code, message: message.into() };
+    let refuse =
+        |path: &Path, code, message: &str| RuntimeError::Plan { path: path.into(), code, message: message.into() };
     let manifest_path = dir.join(MANIFEST);
     if std::fs::metadata(dir).is_ok_and(|m| m.is_dir()) && !manifest_path.exists() {
-        return Err(refuse(dir, "plan-incomplete", "is no plan, or an incomplete one (it has no manifest.json); compile the model again"));
+        return Err(refuse(
+            dir,
+            "plan-incomplete",
+            "is no plan, or an incomplete one (it has no manifest.json); compile the model again",
+        ));
     }
     let manifest: Manifest = serde_json::from_slice(&read_bounded(&manifest_path, 1 << 20)?)
         .map_err(|_| refuse(&manifest_path, "plan-syntax", "is cut short or edited; compile the model again"))?;
@@ -58,7 +63,11 @@ pub fn read_sealed(dir: &Path, name: &str) -> Result<Vec<u8>, RuntimeError> {
     };
     let bytes = read_bounded(&path, MAX_PLAN_BYTES)?;
     if glmc_content::hash(&bytes) != *hash {
-        return Err(refuse(&path, "plan-changed", "was cut short or edited after the plan was made; compile the model again"));
+        return Err(refuse(
+            &path,
+            "plan-changed",
+            "was cut short or edited after the plan was made; compile the model again",
+        ));
     }
     Ok(bytes)
 }

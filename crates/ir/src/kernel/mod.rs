@@ -232,7 +232,9 @@ fn reads_of(f: &Function, syms: &SymValues) -> Vec<u64> {
 /// The value whose bytes stand behind `v`: the operand of its decode, or itself.
 fn stored_param(f: &Function, v: Value) -> Value {
     match f.values[v].def {
-        ValueDef::Result(inst, _) if matches!(f.insts[inst].kind, InstKind::Op(Op::Dequant(_))) => f.insts[inst].args[0],
+        ValueDef::Result(inst, _) if matches!(f.insts[inst].kind, InstKind::Op(Op::Dequant(_))) => {
+            f.insts[inst].args[0]
+        }
         _ => v,
     }
 }

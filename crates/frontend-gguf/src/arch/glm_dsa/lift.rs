@@ -78,16 +78,10 @@ impl Lifter<'_> {
         }
         if let Some(m) = &self.weights.mtp {
             self.weight(&m.eh_proj, &[d, Dim::joined(&[("embd", c.embedding_length), ("hidden", c.embedding_length)])]);
-            for w in [
-                Some(&m.enorm),
-                Some(&m.hnorm),
-                m.shared_head_norm.as_ref(),
-                m.embed_tokens.as_ref(),
-                m.shared_head_head.as_ref(),
-            ] {
-                if let Some(w) = w {
-                    self.weight(w, &plain(w));
-                }
+            let norms = [Some(&m.enorm), Some(&m.hnorm), m.shared_head_norm.as_ref()];
+            let heads = [m.embed_tokens.as_ref(), m.shared_head_head.as_ref()];
+            for w in norms.into_iter().chain(heads).flatten() {
+                self.weight(w, &plain(w));
             }
         }
     }
