@@ -1,8 +1,151 @@
-//! What end-to-end tests share: fixtures, models, goldens.
+//! What end-to-end tests share: fixtures, models, plans, goldens.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use glmc_runtime::engine::Engine;
+use serde_json::Value;
 
 /// A file of `tests/fixtures`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+/// A golden as JSON.
+pub(crate) fn golden_json(name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(fixture("models/goldens").join(name)).unwrap()).unwrap()
+}
+
+/// A golden array: shape and values.
+pub(crate) fn golden_npy(name: &str) -> (Vec<usize>, Vec<f64>) {
+    let bytes = std::fs::read(fixture("models/goldens").join(name)).unwrap();
+    let npy = npyz::NpyFile::new(&bytes[..]).unwrap();
+    let shape = npy.shape().iter().map(|n| *n as usize).collect();
+    let values = match npy.dtype().descr().as_str() {
+        "'<f4'" => npy.into_vec::<f32>().unwrap().into_iter().map(f64::from).collect(),
+        "'<f8'" => npy.into_vec::<f64>().unwrap(),
+        "'<i4'" => npy.into_vec::<i32>().unwrap().into_iter().map(f64::from).collect(),
+        "'<i8'" => npy.into_vec::<i64>().unwrap().into_iter().map(|x| x as f64).collect(),
+        other => panic!("{name} holds {other}"),
+    };
+    (shape, values)
+}
+
+/// One model: what the goldens call it, and the file to open.
+#[derive(Clone, Debug)]
+pub(crate) struct TestModel {
+    pub(crate) golden: String,
+    pub(crate) path: PathBuf,
+}
+
+/// Files that live as long as the test process.
+fn scratch() -> &'static Path {
+    static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
+    DIR.get_or_init(|| tempfile::tempdir().unwrap()).path()
+}
+
+/// The shipped bf16 model, decompressed once.
+pub(crate) fn bf16() -> PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let path = scratch().join("tiny-bf16.gguf");
+        let packed = std::fs::read(fixture("models/tiny-bf16.gguf.zst")).unwrap();
+        std::fs::write(&path, zstd::decode_all(&packed[..]).unwrap()).unwrap();
+        path
+    })
+    .clone()
+}
+
+/// The shipped models, and those of the folder that `GLMC_MODELS` names.
+pub(crate) fn models() -> Vec<TestModel> {
+    let shipped = fixture("models");
+    let mut all = vec![
+        TestModel { golden: "bf16".into(), path: bf16() },
+        TestModel { golden: "Q4_K_M".into(), path: shipped.join("tiny-Q4_K_M.gguf") },
+        TestModel { golden: "UD-Q4_K_XL".into(), path: shipped.join("tiny-UD-Q4_K_XL-00001-of-00003.gguf") },
+    ];
+    let Some(folder) = std::env::var_os("GLMC_MODELS") else { return all };
+    let folder = PathBuf::from(folder);
+    for golden in ["f32", "f16", "Q8_0", "Q2_K"] {
+        let path = folder.join(format!("tiny-{golden}.gguf"));
+        if path.exists() {
+            all.push(TestModel { golden: golden.into(), path });
+        } else if let Some(path) = retyped(golden) {
+            all.push(TestModel { golden: golden.into(), path });
+        }
+    }
+    all
+}
+
+/// The bf16 model with its bf16 tensors stored as f32 or f16.
+fn retyped(golden: &str) -> Option<PathBuf> {
+    use glmc_frontend_gguf::write::{GgufWriter, TensorData};
+    use glmc_ir::quant::{QuantType, encode::encode};
+    let to = match golden {
+        "f32" => QuantType::F32,
+        "f16" => QuantType::F16,
+        _ => return None,
+    };
+    let path = scratch().join(format!("tiny-{golden}.gguf"));
+    let set = glmc_frontend_gguf::open(&bf16()).unwrap();
+    let mut w = GgufWriter::from_set(&set).unwrap();
+    w.retain_tensors(|_| false);
+    for (part, t) in set.tensors() {
+        let bytes = set.tensor_bytes(part, t.offset, t.bytes).unwrap();
+        let from = QuantType::from_ggml_id(t.type_id).unwrap();
+        let (ty, data) = if from == QuantType::BF16 {
+            let mut values = vec![0.0; bytes.len() / 2];
+            from.decode(bytes, &mut values);
+            (to, encode(to, &values).unwrap())
+        } else {
+            (from, bytes.to_vec())
+        };
+        w.tensor(&t.name, ty, &t.shape, TensorData::Bytes(data)).unwrap();
+    }
+    w.write(&path).unwrap();
+    Some(path)
+}
+
+/// Runs `glmc` and returns what it printed; fails the test unless it succeeds.
+pub(crate) fn glmc(args: &[&str]) -> String {
+    let out = Command::new(env!("CARGO_BIN_EXE_glmc")).args(args).output().unwrap();
+    assert!(out.status.success(), "glmc {args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Compiles a model into a plan of its own.
+pub(crate) fn compile(model: &Path) -> PathBuf {
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let n = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let plan = scratch().join(format!("plan-{n}"));
+    glmc(&["compile", model.to_str().unwrap(), "-o", plan.to_str().unwrap(), "--ctx", "1024", "--json"]);
+    plan
+}
+
+/// An engine over a plan, outputs poisoned before each launch.
+pub(crate) fn engine(plan: &Path) -> Engine {
+    let mut e = Engine::new(glmc_runtime::load::load(plan).unwrap()).unwrap();
+    e.set_poison(true);
+    e
+}
+
+/// The 12 prompts in order: name and ids.
+pub(crate) fn prompts() -> Vec<(String, Vec<u32>)> {
+    let all = golden_json("prompts.json");
+    let order: Vec<String> = serde_json::from_value(all["order"].clone()).unwrap();
+    order
+        .into_iter()
+        .map(|name| {
+            let p = if all["prompts"].is_null() { &all[&name] } else { &all["prompts"][&name] };
+            let ids = ["ids", "tokens"].iter().find_map(|k| serde_json::from_value(p[*k].clone()).ok()).unwrap();
+            (name, ids)
+        })
+        .collect()
+}
+
+/// Index and value of the largest entry; NaN fails the test.
+pub(crate) fn arg_max(logits: &[f32]) -> u32 {
+    assert!(logits.iter().all(|x| x.is_finite()), "the logits hold NaN or infinity");
+    glmc_runtime::sampler::argmax(logits).unwrap()
 }

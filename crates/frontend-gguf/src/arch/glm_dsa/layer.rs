@@ -105,10 +105,11 @@ pub(super) fn function(
     };
     let mut params = HashMap::new();
     for r in w.all() {
-        // Named by role, not by block: blocks of one kind are one function.
+        // Named by role, not by block: blocks of one kind are one function. The prefix keeps them apart from values
+        // that carry the same name in dumps.
         let name = module.weights[ids[&r.name]].name.split_once('.').and_then(|(_, n)| n.split_once('.'));
-        let name = name.map_or(r.name.as_str(), |(_, n)| n);
-        params.insert(r.name.clone(), b.param(name, module.weights[ids[&r.name]].ty.clone()));
+        let name = format!("w.{}", name.map_or(r.name.as_str(), |(_, n)| n));
+        params.insert(r.name.clone(), b.param(&name, module.weights[ids[&r.name]].ty.clone()));
     }
     let mut l = Layer { b, c: config, params, io, block: index };
     let eps = f64::from(config.rms_norm_eps);

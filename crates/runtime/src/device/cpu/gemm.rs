@@ -8,6 +8,7 @@
     reason = "indices into arrays of registers: unrolled, and the same on both sides"
 )]
 
+use super::align::{LINE, offset};
 use super::dot::{Panel, decode_panel};
 use super::simd::{Kernel, Simd, dispatch};
 use glmc_ir::quant::QuantType;
@@ -30,7 +31,9 @@ pub(super) fn gemm_rows(ty: QuantType, rows: &[u8], row_bytes: usize, k: usize, 
             let len = PANEL.min(k - from);
             let stride = len.next_multiple_of(16);
             tile.clear();
-            tile.resize(n.next_multiple_of(ROWS) * stride, 0.0);
+            tile.resize(n.next_multiple_of(ROWS) * stride + LINE, 0.0);
+            let start = offset(tile);
+            let tile = &mut tile[start..start + n.next_multiple_of(ROWS) * stride];
             decode_panel(ty, rows, row_bytes, from, len, Panel { data: tile, stride });
             dispatch(PanelProduct { w: tile, stride, from, len, xs, out, first: from == 0 });
         }

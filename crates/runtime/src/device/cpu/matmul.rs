@@ -4,6 +4,7 @@
 //! row is read once) and panels (many vectors: weights are decoded once into a tile). Outputs do not depend on the
 //! number of threads. It never changes a weight's layout.
 
+use super::align::Rows;
 use super::dot::{dot_rows, row_bytes};
 use super::error::{KernelError, want_len};
 use super::gemm::gemm_rows;
@@ -90,7 +91,8 @@ pub fn matmul(w: WeightView<'_>, x: &[f32], t: usize, y: &mut [f32], y_stride: u
         return Ok(());
     }
     let out = y.chunks_mut(y_stride).take(t).map(|row| &mut row[..w.n]).collect();
-    run(vec![Unit { w, xs: rows_of(x, w.k, t), out }]);
+    let x = Rows::new(x, w.k);
+    run(vec![Unit { w, xs: (0..t).map(|t| x.row(t)).collect(), out }]);
     Ok(())
 }
 
@@ -113,10 +115,11 @@ pub fn batched_matmul(
     if out.is_empty() {
         return Ok(());
     }
+    let x = Rows::new(x, w.k);
     let mut units: Vec<Unit<'_, '_>> = (0..heads)
         .map(|h| Unit {
             w: w.rows(h * c, c),
-            xs: (0..t).map(|t| &x[(t * heads + h) * w.k..][..w.k]).collect(),
+            xs: (0..t).map(|t| x.row(t * heads + h)).collect(),
             out: Vec::with_capacity(t),
         })
         .collect();
@@ -166,6 +169,7 @@ pub fn grouped_matmul(
     if y.is_empty() {
         return Ok(());
     }
+    let x = Rows::new(x, w.k);
     let mut units: Vec<Option<Unit<'_, '_>>> = (0..experts).map(|_| None).collect();
     for ((slot, &id), row) in ids.iter().enumerate().zip(y.chunks_mut(n)) {
         let Ok(e) = usize::try_from(id) else {
@@ -173,7 +177,7 @@ pub fn grouped_matmul(
             continue;
         };
         let unit = units[e].get_or_insert_with(|| Unit { w: w.rows(e * n, n), xs: Vec::new(), out: Vec::new() });
-        unit.xs.push(&x[slot / per * w.k..][..w.k]);
+        unit.xs.push(x.row(slot / per));
         unit.out.push(row);
     }
     run(units.into_iter().flatten().collect());
@@ -185,10 +189,6 @@ fn split(n: usize, parts: usize, what: &'static str) -> Result<usize, KernelErro
         Some(0) => Ok(n / parts),
         _ => Err(KernelError::Dim { what, have: parts, need: "a divisor of the weight's rows" }),
     }
-}
-
-pub(super) fn rows_of(x: &[f32], k: usize, t: usize) -> Vec<&[f32]> {
-    (0..t).map(|t| &x[t * k..(t + 1) * k]).collect()
 }
 
 /// One matrix and the vectors that meet it.

@@ -6,7 +6,7 @@
 use super::dot::decode_rows;
 use super::error::{KernelError, want_len};
 use super::gemm::weighted;
-use super::matmul::{WeightView, rows_of};
+use super::matmul::WeightView;
 use super::simd::{Kernel, Simd, dispatch};
 use rayon::prelude::*;
 
@@ -35,7 +35,7 @@ pub fn matmul_mid(
     if out.is_empty() {
         return Ok(());
     }
-    let xs = rows_of(x, c, positions);
+    let xs: Vec<&[f32]> = (0..positions).map(|s| &x[s * c..(s + 1) * c]).collect();
     let mut by_head: Vec<Vec<&mut [f32]>> = (0..heads).map(|_| Vec::with_capacity(positions)).collect();
     for (i, row) in out.chunks_mut(n).enumerate() {
         by_head[i % heads].push(row);

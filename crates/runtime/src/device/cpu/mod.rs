@@ -18,6 +18,7 @@ pub mod rope;
 pub mod route;
 pub mod topk;
 
+mod align;
 mod arena;
 mod dot;
 mod error;
