@@ -7,8 +7,9 @@
 //! - `; error: CODE` at the end of a line: the parser or the verifier finds this there; at the top: in the module.
 //!   All findings must be named, and all that are named must be found.
 //! - `; unchecked` at the top: stated types are taken as they are, so that the verifier meets wrong ones.
-//! - `; pass: NAME` at the top: the pass runs on the verified module (see [`PASSES`]); its result is verified and
-//!   printed, and a second run changes nothing.
+//! - `; pass: NAME` at the top: the stage runs on the verified module (see [`stages`]): its result is verified, a second
+//!   run changes nothing, the meaning in Real stays what it was with any amount of fuel; the snapshot holds the result
+//!   (`lower`: launches; `schedule`: the plan).
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -21,11 +22,10 @@ use glmc_ir::text::{parse_module, parse_module_unchecked, print_module, print_wi
 use glmc_ir::verify::{CODES, verify_module};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// A pass that a file may name.
-type Pass = fn(&mut Module) -> Result<(), String>;
-
-/// The passes that files may name.
-const PASSES: &[(&str, Pass)] = &[];
+#[path = "support/run.rs"]
+mod run;
+#[path = "support/stages.rs"]
+mod stages;
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
@@ -38,6 +38,7 @@ fn main() -> ExitCode {
     trials.push(complete("every_op_has_a_file", root.join("ops"), ops));
     let codes = CODES.iter().map(|(c, _)| (*c).to_owned()).collect();
     trials.push(complete("every_code_has_a_file", root.join("verify"), codes));
+    trials.push(stage_folders(root.join("passes")));
     libtest_mimic::run(&args, trials).exit_code()
 }
 
@@ -67,6 +68,18 @@ fn complete(name: &'static str, dir: PathBuf, want: BTreeSet<String>) -> Trial {
     })
 }
 
+/// Every stage of the pipeline has files, and no other folder is there.
+fn stage_folders(dir: PathBuf) -> Trial {
+    Trial::test("every_stage_has_a_file", move || {
+        let mut files = Vec::new();
+        collect(&dir, &mut files);
+        let parent = |f: &PathBuf| f.parent().map(stem).unwrap_or_default();
+        let have: BTreeSet<String> = files.iter().map(parent).collect();
+        let want: BTreeSet<String> = stages::names().into_iter().map(str::to_owned).collect();
+        if have == want { Ok(()) } else { Err(format!("stages {want:?}, folders with files {have:?}").into()) }
+    })
+}
+
 fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -90,7 +103,7 @@ fn trial(root: &Path, path: PathBuf) -> Trial {
 struct Directives {
     unchecked: bool,
     ok: bool,
-    passes: Vec<String>,
+    pass: Option<String>,
     /// `(line, code)`; line 0 is the module.
     errors: BTreeSet<(usize, String)>,
 }
@@ -108,7 +121,7 @@ impl Directives {
             } else if top {
                 match comment.split_once(": ") {
                     Some(("verify", "ok")) => d.ok = true,
-                    Some(("pass", name)) => d.passes.push(name.to_owned()),
+                    Some(("pass", name)) => d.pass = Some(name.to_owned()),
                     _ if comment == "unchecked" => d.unchecked = true,
                     _ => {}
                 }
@@ -146,7 +159,12 @@ fn run(text: &str, path: &Path) -> Result<String, Failed> {
     if !errors.is_empty() {
         return Ok(print_with_errors(&m, &errors));
     }
-    if want.passes.is_empty() { Ok(printed) } else { passes(&want.passes, m) }
+    let folder = path.parent().filter(|p| p.parent().is_some_and(|p| p.ends_with("passes"))).map(stem);
+    match (want.pass, folder) {
+        (None, None) => Ok(printed),
+        (Some(pass), Some(folder)) if pass == folder => Ok(stages::run(&pass, &m)?),
+        (pass, folder) => Err(format!("`; pass: {pass:?}` in the folder of {folder:?}").into()),
+    }
 }
 
 /// Found and expected errors, by line.
@@ -188,19 +206,4 @@ fn places(text: &str) -> HashMap<String, usize> {
         }
     }
     out
-}
-
-/// The module after the named passes.
-fn passes(names: &[String], mut m: Module) -> Result<String, Failed> {
-    for name in names {
-        let (_, pass) = PASSES.iter().find(|(n, _)| n == name).ok_or_else(|| format!("there is no pass `{name}`"))?;
-        pass(&mut m)?;
-        verify_module(&m).map_err(|e| format!("after `{name}`: {e}"))?;
-        let mut twice = m.clone();
-        pass(&mut twice)?;
-        if twice.compacted() != m.compacted() {
-            return Err(format!("`{name}` is not idempotent").into());
-        }
-    }
-    Ok(print_module(&m))
 }

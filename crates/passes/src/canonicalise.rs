@@ -4,7 +4,7 @@
 //!
 //! Before: `%d = dequant %w : f32[8]` of a `%w` that is `f32[8]` already. After: uses of `%d` read `%w`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use glmc_ir::builder::Builder;
 use glmc_ir::diag::Diagnostic;
@@ -88,6 +88,8 @@ struct Rewriter<'a> {
     old: &'a Function,
     kept: &'a HashMap<WeightId, WeightId>,
     map: HashMap<Value, Value>,
+    /// New values that are weights.
+    weights: HashSet<Value>,
     /// Pure expressions built so far, for those computed twice.
     seen: Vec<(Op, Vec<Value>, Vec<Value>)>,
     /// How each new value was built.
@@ -105,7 +107,7 @@ impl<'a> Rewriter<'a> {
         for p in &old.params {
             map.insert(*p, b.param(&old.value_name(*p), old.ty(*p).clone()));
         }
-        Rewriter { b, old, kept, map, seen: Vec::new(), defs: HashMap::new(), cx }
+        Rewriter { b, old, kept, map, weights: HashSet::new(), seen: Vec::new(), defs: HashMap::new(), cx }
     }
 
     fn run(mut self, live: &[Inst]) -> Result<Function, Diagnostic> {
@@ -117,7 +119,10 @@ impl<'a> Rewriter<'a> {
                 InstKind::Call { func, label } => self.b.call(*func, label, &args)?,
             };
             for (old, new) in data.results.iter().zip(&results) {
-                if let Some(name) = &self.old.values[*old].name {
+                // A weight that took the place of its own decode keeps its one name.
+                if let Some(name) = &self.old.values[*old].name
+                    && !self.weights.contains(new)
+                {
                     self.b.name_if_unnamed(*new, name);
                 }
                 self.map.insert(*old, *new);
@@ -139,7 +144,9 @@ impl<'a> Rewriter<'a> {
         if let ValueDef::Weight(w) = self.old.values[v].def
             && let Some(n) = self.kept.get(&w)
         {
-            return Ok(self.b.weight(*n));
+            let n = self.b.weight(*n);
+            self.weights.insert(n);
+            return Ok(n);
         }
         let name = self.old.value_name(v);
         Err(Diagnostic::new("use-before-def", format!("%{name} is used before it is defined")))

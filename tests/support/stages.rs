@@ -1,0 +1,209 @@
+//! Runs the stage that a text test names, and holds it to what every stage promises: the verifier accepts the result,
+//! a second run of an idempotent pass changes nothing, and with any amount of fuel the meaning stays what it was.
+
+use std::fmt::Write as _;
+
+use glmc_ir::graph::{Function, Module, ValueDef};
+use glmc_ir::interp::Arith;
+use glmc_ir::interp::plan::PlanInterp;
+use glmc_ir::kernel::Access;
+use glmc_ir::plan::{PhaseKind, Plan};
+use glmc_ir::tensor::{EvalError, Tensor};
+use glmc_ir::text::{print_module, print_plan};
+use glmc_ir::ty::SymValues;
+use glmc_ir::verify::plan::verify_plan;
+use glmc_ir::verify::verify_module;
+use glmc_passes::lower::{self, Lowered, LoweredStep};
+use glmc_passes::pass::PassCx;
+use glmc_passes::pipeline;
+use glmc_passes::schedule::{self, EntryInfo};
+
+use crate::run::{Files, Rng, all_differ, operands, run_global, wrap};
+
+/// Relative difference that Real arithmetic may show.
+pub(crate) const REAL: f64 = 1e-9;
+/// Inputs tried for each function and amount of fuel.
+const SEEDS: u64 = 12;
+
+/// The stages that a file may name, and so the folders that must hold files.
+pub(crate) fn names() -> Vec<&'static str> {
+    let mut all: Vec<&str> = pipeline::stages().into_iter().filter(|s| *s != "lift").collect();
+    if !all.contains(&"lower") {
+        all.push("lower");
+    }
+    all
+}
+
+/// The snapshot of `stage` on a verified module.
+pub(crate) fn run(stage: &str, m: &Module) -> Result<String, String> {
+    match stage {
+        "lower" => {
+            compiled(m)?;
+            let lowered = lower::lower(m, &mut PassCx::new(None)).map_err(|d| d.to_string())?;
+            Ok(print_lowered(m, &lowered))
+        }
+        "schedule" => compiled(m).map(|p| print_plan(&p)),
+        _ => rewritten(stage, m).map(|m| print_module(&m)),
+    }
+}
+
+/// The module after a module pass, with every amount of fuel tried.
+fn rewritten(name: &str, m: &Module) -> Result<Module, String> {
+    let pass = pipeline::passes().into_iter().find(|p| p.name() == name);
+    let pass = pass.ok_or_else(|| format!("there is no pass `{name}`"))?;
+    let with = |fuel, m: &Module| {
+        let mut cx = PassCx::new(fuel);
+        let after = pass.run(m, &mut cx).map_err(|d| format!("`{name}`: {d}"))?;
+        verify_module(&after).map_err(|e| format!("after `{name}` with fuel {fuel:?}: {e}"))?;
+        Ok::<_, String>((after, cx.rewrites))
+    };
+    let (after, rewrites) = with(None, m)?;
+    for fuel in 0..=rewrites {
+        let (after, _) = with(Some(fuel), m)?;
+        equivalent(m, &after).map_err(|e| format!("`{name}` with fuel {fuel}: {e}"))?;
+    }
+    if pass.idempotent() && with(None, &after)?.0.compacted() != after.compacted() {
+        return Err(format!("`{name}` changes its own result"));
+    }
+    Ok(after)
+}
+
+/// Symbol values up to 3.
+fn small(m: &Module, rng: &mut Rng) -> SymValues {
+    SymValues(m.syms.iter().map(|(s, n)| (s.clone(), 1 + rng.below(3.min(*n as usize)) as u64)).collect())
+}
+
+/// Every function gives the same on random operands before and after.
+fn equivalent(before: &Module, after: &Module) -> Result<(), String> {
+    let files = Files::synth(before);
+    for f in before.funcs.values() {
+        let mut answered = 0;
+        for seed in 0..SEEDS {
+            let mut rng = Rng(seed);
+            let syms = small(before, &mut rng);
+            let args = operands(f, &syms, &mut rng, seed as usize % 3);
+            // Random ids may lie outside what they index; then there is nothing to compare.
+            let Ok(want) = run_global(before, &f.name, &files, &syms, args.clone()) else { continue };
+            let got = run_global(after, &f.name, &files, &syms, args).map_err(|e| format!("@{}: {e}", f.name))?;
+            if let Some(d) = all_differ(&got, &want, REAL) {
+                return Err(format!("@{} on seed {seed}: {d}", f.name));
+            }
+            answered += 1;
+        }
+        if answered == 0 {
+            return Err(format!("@{} has no answer on any random operands", f.name));
+        }
+    }
+    Ok(())
+}
+
+/// The plan of the module's entries; with every amount of fuel it computes what the module means.
+fn compiled(m: &Module) -> Result<Plan, String> {
+    let files = Files::synth(m);
+    let entry = |f: &Function| EntryInfo { func: f.name.clone(), kind: PhaseKind::Prefill, tokens: 1 };
+    let entries: Vec<EntryInfo> = m.entries().map(|(_, f)| entry(f)).collect();
+    if entries.is_empty() {
+        return Err("a file of this stage needs an entry".into());
+    }
+    let with = |fuel| {
+        let mut cx = PassCx::new(fuel);
+        let lowered = lower::lower(m, &mut cx).map_err(|d| d.to_string())?;
+        let scheduled = schedule::schedule(m, &lowered, &entries).map_err(|d| d.to_string())?;
+        let plan = wrap(m, scheduled, &files);
+        verify_plan(&plan).map_err(|e| format!("with fuel {fuel:?}: {e}\n{}", print_plan(&plan)))?;
+        Ok::<_, String>((plan, cx.rewrites))
+    };
+    let (plan, rewrites) = with(None)?;
+    for fuel in 0..=rewrites {
+        let (plan, _) = with(Some(fuel))?;
+        for (_, f) in m.entries() {
+            same_as_plan(m, f, &plan, &files).map_err(|e| format!("@{} with fuel {fuel}: {e}", f.name))?;
+        }
+    }
+    Ok(plan)
+}
+
+/// Two steps of entry `f`, caches carried: the module's and the plan's results are the same.
+pub(crate) fn same_as_plan(m: &Module, f: &Function, plan: &Plan, files: &Files) -> Result<(), String> {
+    let mut answered = 0;
+    for seed in 0..SEEDS {
+        let mut rng = Rng(seed);
+        let text = |e: EvalError| e.to_string();
+        let mut interp = PlanInterp::new(plan, Arith::Real, files).map_err(text)?;
+        let none = SymValues::default();
+        let mut pools: Vec<(String, Tensor)> = Vec::new();
+        for p in f.params.iter().filter(|p| f.ty(**p).state) {
+            pools.push((f.value_name(*p), Tensor::poison(f.ty(*p), &none).map_err(text)?));
+        }
+        for _ in 0..2 {
+            let syms = small(m, &mut rng);
+            let mut args = operands(f, &syms, &mut rng, seed as usize % 3);
+            let plain: Vec<Tensor> =
+                f.params.iter().zip(&args).filter(|(p, _)| !f.ty(**p).state).map(|(_, t)| t.clone()).collect();
+            let mut states = pools.iter();
+            for (p, t) in f.params.iter().zip(&mut args).filter(|(p, _)| f.ty(**p).state) {
+                let (_, pool) = states.next().ok_or_else(|| format!("no pool for {p}"))?;
+                *t = pool.clone();
+            }
+            let phase = plan.phase(&f.name).ok_or("the plan lacks the entry")?;
+            let want = run_global(m, &f.name, files, &syms, args);
+            let got = interp.run(phase, &syms, &plain);
+            let Ok(want) = want else {
+                if got.is_ok() {
+                    return Err(format!("seed {seed}: the plan answers where the module does not"));
+                }
+                break;
+            };
+            let got = got.map_err(text)?;
+            let (mut values, mut next) = (Vec::new(), Vec::new());
+            for ((name, v), t) in f.results.iter().zip(want) {
+                if f.ty(*v).state { next.push((name.clone(), t)) } else { values.push(t) }
+            }
+            if let Some(d) = all_differ(&got, &values, REAL) {
+                return Err(format!("seed {seed}: {d}"));
+            }
+            for (name, pool) in &mut pools {
+                let new = next.iter().find(|(n, _)| n == name).ok_or_else(|| format!("pool {name} is not returned"))?;
+                *pool = new.1.clone();
+            }
+            answered += 1;
+        }
+    }
+    if answered == 0 { Err("no answer on any random operands".into()) } else { Ok(()) }
+}
+
+/// The launches of each function, one a line.
+fn print_lowered(m: &Module, lowered: &[Lowered]) -> String {
+    let mut out = String::new();
+    for (f, low) in m.funcs.values().zip(lowered) {
+        let name = |v: &glmc_ir::entities::Value| match f.values[*v].def {
+            ValueDef::Weight(w) => format!("@{}", m.weights[w].name),
+            _ => format!("%{}", f.value_name(*v)),
+        };
+        let list = |all: &[glmc_ir::entities::Value]| all.iter().map(name).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(out, "@{}", f.name);
+        for step in &low.steps {
+            let _ = match step {
+                LoweredStep::Call { func, label, args, results } => {
+                    let callee = &m.funcs[*func].name;
+                    writeln!(out, "  {} = call @{callee} {label:?} ({})", list(results), list(args))
+                }
+                LoweredStep::Launch { kernel, inputs, outputs } => {
+                    let params = kernel.params();
+                    let ins = params.iter().filter(|p| p.access != Access::Write).zip(inputs);
+                    let ins: Vec<String> = ins.map(|(p, v)| format!("{}: {}", p.name, name(v))).collect();
+                    let attrs = kernel.attrs();
+                    let attrs =
+                        if attrs.is_empty() { String::new() } else { format!(" {}", serde_json::Value::Object(attrs)) };
+                    writeln!(out, "  {} = {}{attrs} ({})", list(outputs), kernel.name(), ins.join(", "))
+                }
+            };
+        }
+        let mut views: Vec<_> = low.views.iter().collect();
+        views.sort();
+        for (v, of) in views {
+            let _ = writeln!(out, "  view {} of {}", name(v), name(of));
+        }
+    }
+    out
+}
