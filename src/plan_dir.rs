@@ -1,7 +1,6 @@
 //! Owns the writing of a plan directory: beside its place, synced, then put there in one step. A process that dies on
 //! the way leaves the old plan or none, never half a one.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -72,8 +71,7 @@ fn unfinished(dir: &Path, pid: u32) -> PathBuf {
 
 fn fill(aside: &Path, files: &[(&str, Vec<u8>)]) -> io::Result<()> {
     fs::create_dir(aside)?;
-    let hash = |(name, bytes): &(&str, Vec<u8>)| ((*name).to_owned(), glmc_content::hash(bytes));
-    let manifest = Manifest { files: files.iter().map(hash).collect::<BTreeMap<_, _>>() };
+    let manifest = Manifest::of(files.iter().map(|(name, bytes)| (*name, bytes.as_slice())));
     for (name, bytes) in files {
         write_synced(&aside.join(name), bytes)?;
     }

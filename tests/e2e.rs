@@ -1,8 +1,12 @@
 //! End-to-end tests over the crates and the `glmc` binary.
 
 mod e2e {
+    mod chunks;
+    mod file_order;
     mod goldens;
+    mod indexer_types;
     mod lift;
+    mod mtp;
     mod points;
     mod support;
 }

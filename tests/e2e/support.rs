@@ -25,6 +25,7 @@ pub(crate) fn golden_npy(name: &str) -> (Vec<usize>, Vec<f64>) {
     let values = match npy.dtype().descr().as_str() {
         "'<f4'" => npy.into_vec::<f32>().unwrap().into_iter().map(f64::from).collect(),
         "'<f8'" => npy.into_vec::<f64>().unwrap(),
+        "'<i2'" => npy.into_vec::<i16>().unwrap().into_iter().map(f64::from).collect(),
         "'<i4'" => npy.into_vec::<i32>().unwrap().into_iter().map(f64::from).collect(),
         "'<i8'" => npy.into_vec::<i64>().unwrap().into_iter().map(|x| x as f64).collect(),
         other => panic!("{name} holds {other}"),

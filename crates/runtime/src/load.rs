@@ -27,12 +27,28 @@ pub struct Loaded {
     pub weights: Weights,
 }
 
-/// What `manifest.json` says of the other files of a plan: it is written last and seals them.
+/// What `manifest.json` says of the other files of a plan: it is written last and seals them and itself.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// BLAKE3 of each file by name.
-    pub files: std::collections::BTreeMap<String, String>,
+    files: std::collections::BTreeMap<String, String>,
+    /// BLAKE3 of the list above.
+    seal: String,
+}
+
+impl Manifest {
+    /// The manifest of files with these contents.
+    pub fn of<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
+        let files = files.into_iter().map(|(name, bytes)| (name.to_owned(), glmc_content::hash(bytes))).collect();
+        let seal = Self::seal_of(&files);
+        Manifest { files, seal }
+    }
+
+    fn seal_of(files: &std::collections::BTreeMap<String, String>) -> String {
+        let lines: String = files.iter().map(|(name, hash)| format!("{name}\0{hash}\n")).collect();
+        glmc_content::hash(lines.as_bytes())
+    }
 }
 
 /// Name of the manifest in a plan.
@@ -58,6 +74,13 @@ pub fn read_sealed(dir: &Path, name: &str) -> Result<Vec<u8>, RuntimeError> {
     }
     let manifest: Manifest = serde_json::from_slice(&read_bounded(&manifest_path, 1 << 20)?)
         .map_err(|_| refuse(&manifest_path, "plan-syntax", "is cut short or edited; compile the model again"))?;
+    if Manifest::seal_of(&manifest.files) != manifest.seal {
+        return Err(refuse(
+            &manifest_path,
+            "plan-changed",
+            "was edited after the plan was made; compile the model again",
+        ));
+    }
     let Some(hash) = manifest.files.get(name) else {
         return Err(refuse(&path, "plan-incomplete", "is not in the plan's manifest; compile the model again"));
     };

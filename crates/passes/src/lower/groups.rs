@@ -10,6 +10,9 @@ use glmc_ir::op::Op;
 use super::{LoweredStep, decodes, def_of};
 use crate::pass::PassCx;
 
+/// A `piece` instruction: itself, the piece's name, its result.
+type PieceInst = (Inst, String, Value);
+
 /// The groups of one function.
 pub(super) struct Groups {
     /// Decodes that vanish: the decoded value is the stored one.
@@ -85,7 +88,7 @@ impl Groups {
 
     /// All pieces of one value that are not covered yet become one `split` where the first of them stands.
     fn splits(&mut self, f: &Function, cx: &mut PassCx) {
-        let mut by_source: Vec<(Value, Vec<(Inst, String, Value)>)> = Vec::new();
+        let mut by_source: Vec<(Value, Vec<PieceInst>)> = Vec::new();
         for inst in f.body.iter().filter(|i| !self.covered.contains(i)) {
             let data = &f.insts[*inst];
             let InstKind::Op(Op::Piece(p)) = &data.kind else { continue };

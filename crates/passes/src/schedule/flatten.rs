@@ -14,6 +14,9 @@ use glmc_ir::plan::{Arg, Buffer, Mem, Param, Phase, PhaseResult, Recipe, State, 
 use super::EntryInfo;
 use crate::lower::{Lowered, LoweredStep};
 
+/// The weight and state tables of a plan.
+type Tables = (PrimaryMap<WeightId, Recipe>, PrimaryMap<StateId, State>);
+
 /// What the phases of a plan share.
 #[derive(Default)]
 pub(super) struct Shared {
@@ -44,11 +47,7 @@ impl Shared {
     }
 
     /// Recipes of the weights in use; renumbers the phases' references to them.
-    pub(super) fn finish(
-        self,
-        m: &Module,
-        phases: &mut [Phase],
-    ) -> Result<(PrimaryMap<WeightId, Recipe>, PrimaryMap<StateId, State>), Diagnostic> {
+    pub(super) fn finish(self, m: &Module, phases: &mut [Phase]) -> Result<Tables, Diagnostic> {
         let mut recipes = PrimaryMap::new();
         let mut map = HashMap::new();
         for (id, w) in m.weights.iter() {

@@ -208,10 +208,10 @@ impl Layer<'_> {
         let op = Attention { parts: 2, scale, selected: top.is_some() };
         let mut args = vec![q_nope, q_rope, k_nope, k_rope, v, self.io.seq, self.io.len];
         args.extend(top);
-        let o = self.b.one(op, &args)?;
+        let o = self.b.named("kqv_out", op, &args)?;
         let heads = self.c.attention.head_count * self.c.attention.value_dim;
         let dims = vec![self.b.ty(o).dims[0].clone(), Dim::new(heads)];
-        let o = self.b.named("kqv_out", Reshape { dims }, &[o])?;
+        let o = self.b.one(Reshape { dims }, &[o])?;
         let out = self.linear(o, &w.o)?;
         self.b.name(out, "attn_out");
         Ok((out, kv))

@@ -112,7 +112,7 @@ impl CpuDevice {
         }
     }
 
-    fn show(&self, step: &Step, syms: &[usize], index: usize, see: &mut dyn FnMut(usize, usize, &[usize], Output<'_>)) {
+    fn show(&self, step: &Step, syms: &[usize], index: usize, see: &mut Observer<'_>) {
         for (k, o) in step.outputs.iter().enumerate() {
             let shape = o.shape(syms);
             let Some(range) = o.range(&shape) else { continue };

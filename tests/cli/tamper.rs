@@ -1,0 +1,150 @@
+//! Plans and weight files that changed after compilation: refused, with a sentence that says what to do.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::support::{Ran, compile, glmc, names, runs, tiny};
+
+/// A plan of a copy of the tiny model, both in one folder.
+fn own(dir: &Path) -> (PathBuf, PathBuf) {
+    let (model, plan) = (dir.join("model.gguf"), dir.join("plan"));
+    std::fs::copy(tiny(), &model).unwrap();
+    compile(&model, &plan).ok();
+    (model, plan)
+}
+
+fn refused(plan: &Path, what: &str) -> Ran {
+    let ran = glmc(&["run", plan.to_str().unwrap(), "--prompt", "1 2 3", "-n", "2", "--json"]);
+    assert_eq!(ran.code(), 3, "{what}: {ran:?}");
+    let line = ran.error_line();
+    assert!(line.contains("compile the model again") || line.contains("compile for"), "{what}: {line}");
+    ran
+}
+
+/// Writes `plan.json` and a manifest that fits it, as if glmc had made it so.
+fn reseal(plan: &Path, json: &Value) {
+    std::fs::write(plan.join("plan.json"), serde_json::to_vec(json).unwrap()).unwrap();
+    let files: Vec<(String, Vec<u8>)> = names(plan)
+        .into_iter()
+        .filter(|n| n != "manifest.json")
+        .map(|n| (n.clone(), std::fs::read(plan.join(n)).unwrap()))
+        .collect();
+    let manifest = glmc_runtime::load::Manifest::of(files.iter().map(|(n, b)| (n.as_str(), b.as_slice())));
+    std::fs::write(plan.join("manifest.json"), serde_json::to_vec(&manifest).unwrap()).unwrap();
+}
+
+fn plan_json(plan: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(plan.join("plan.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn cut_short_or_edited_files_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, plan) = own(dir.path());
+    for name in names(&plan) {
+        let path = plan.join(&name);
+        let whole = std::fs::read(&path).unwrap();
+        if name == "graph.glir" {
+            continue;
+        }
+        let must_fail = |what: &str| {
+            if name == "chat_template.jinja" {
+                let ran = glmc(&["run", plan.to_str().unwrap(), "--prompt", "x", "--chat", "--json"]);
+                assert_eq!(ran.code(), 3, "{what}: {ran:?}");
+            } else {
+                refused(&plan, what);
+            }
+        };
+        for cut in [0, 1, whole.len() / 2, whole.len() - 2] {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            must_fail(&format!("{name} cut at {cut}"));
+        }
+        let mut edited = whole.clone();
+        let at = whole.len() / 2;
+        edited[at] ^= 1;
+        std::fs::write(&path, &edited).unwrap();
+        must_fail(&format!("{name} edited"));
+        std::fs::remove_file(&path).unwrap();
+        if name != "chat_template.jinja" {
+            assert_eq!(runs(&plan).code(), 3, "{name} removed");
+        }
+        std::fs::write(&path, &whole).unwrap();
+        runs(&plan).ok();
+    }
+}
+
+#[test]
+fn plans_of_other_versions_and_machines_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, plan) = own(dir.path());
+    let json = plan_json(&plan);
+    let with = |pointer: &str, v: Value| {
+        let mut j = json.clone();
+        *j.pointer_mut(pointer).unwrap() = v;
+        reseal(&plan, &j);
+    };
+    with("/format", 99.into());
+    assert_eq!(refused(&plan, "version").class().1, "plan-version");
+    with("/target/arch", "sm_120".into());
+    assert_eq!(refused(&plan, "arch").class().1, "plan-target");
+    with("/target/ranks", 8.into());
+    refused(&plan, "ranks");
+    with("/phases/0/steps/3/name", 7.into());
+    assert_eq!(refused(&plan, "syntax").class().1, "plan-syntax");
+}
+
+#[test]
+fn weights_that_changed_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, plan) = own(dir.path());
+    let whole = std::fs::read(&model).unwrap();
+    let mut longer = whole.clone();
+    longer.push(0);
+    let mut header = whole.clone();
+    header[40] ^= 1;
+    let mut data = whole.clone();
+    *data.last_mut().unwrap() ^= 1;
+    for (what, bytes) in [("longer", &longer), ("header", &header), ("data", &data)] {
+        std::fs::write(&model, bytes).unwrap();
+        assert_eq!(refused(&plan, what).class().1, "weights-changed", "{what}");
+    }
+    std::fs::remove_file(&model).unwrap();
+    assert_eq!(refused(&plan, "missing").class().0, "io");
+    std::fs::write(&model, &whole).unwrap();
+    runs(&plan).ok();
+}
+
+#[test]
+fn the_runtime_refuses_plans_that_say_something_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, plan) = own(dir.path());
+    let json = plan_json(&plan);
+    // A step is dropped.
+    let mut dropped = json.clone();
+    dropped["phases"][3]["steps"].as_array_mut().unwrap().remove(7);
+    reseal(&plan, &dropped);
+    assert_eq!(refused(&plan, "dropped").class().1, "plan-invalid");
+    // An output goes to another buffer than the one that is read.
+    let mut redirected = json.clone();
+    let step = &mut redirected["phases"][3]["steps"][9];
+    let args = step["args"].as_array_mut().unwrap();
+    let out = args.iter_mut().find(|a| a["access"] == "write").unwrap();
+    out["mem"] = if out["mem"] == "b0" { "b1".into() } else { "b0".into() };
+    reseal(&plan, &redirected);
+    assert_eq!(refused(&plan, "redirected").class().1, "plan-invalid");
+    // Two weights of one type swap their bytes.
+    let mut swapped = json.clone();
+    let weights = swapped["weights"].as_array_mut().unwrap();
+    let same = |a: &Value, b: &Value| a["ty"] == b["ty"] && a["name"] != b["name"];
+    let (i, j) = (0..weights.len())
+        .flat_map(|i| (i + 1..weights.len()).map(move |j| (i, j)))
+        .find(|(i, j)| same(&weights[*i], &weights[*j]))
+        .unwrap();
+    let (a, b) = (weights[i]["slices"].clone(), weights[j]["slices"].clone());
+    (weights[i]["slices"], weights[j]["slices"]) = (b, a);
+    reseal(&plan, &swapped);
+    assert_eq!(refused(&plan, "swapped").class().1, "plan-invalid");
+    reseal(&plan, &json);
+    runs(&plan).ok();
+}
