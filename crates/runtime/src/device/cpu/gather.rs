@@ -1,29 +1,30 @@
 //! Rows by index: embedding rows out of a quantised table, and f32 rows out of and into a pool.
 //!
-//! Owns the copying. Negative rows of a pool are skipped; it never computes an index.
+//! Owns the copying. A negative index reads zeros and writes nothing; it never computes an index.
 
 use super::dot::decode_rows;
 use super::error::{KernelError, want_len};
 use super::matmul::WeightView;
 use rayon::prelude::*;
 
-/// `out[t, :]` = row `ids[t]` of the table, decoded.
+/// `out[t, :]` = row `ids[t]` of the table, decoded; zeros where `ids[t]` is negative.
 ///
 /// # Errors
 /// If an id is not a row of the table or `out` is not `[T, D]`.
 pub fn gather_rows(table: WeightView<'_>, ids: &[i32], out: &mut [f32]) -> Result<(), KernelError> {
     let d = table.k();
     want_len("out", out.len(), &[ids.len(), d])?;
-    check("ids", ids, table.n(), false)?;
+    check("ids", ids, table.n())?;
     if d > 0 {
-        out.par_chunks_mut(d).zip(ids).for_each(|(out, &id)| {
-            decode_rows(table.ty(), table.rows(id.unsigned_abs() as usize, 1).bytes(), d, out, d);
+        out.par_chunks_mut(d).zip(ids).for_each(|(out, &id)| match usize::try_from(id) {
+            Ok(id) => decode_rows(table.ty(), table.rows(id, 1).bytes(), d, out, d),
+            Err(_) => out.fill(0.0),
         });
     }
     Ok(())
 }
 
-/// `out[i, :]` = row `rows[i]` of `pool` `[R, width]`; where `rows[i]` is negative, `out[i, :]` is left as it is.
+/// `out[i, :]` = row `rows[i]` of `pool` `[R, width]`; zeros where `rows[i]` is negative.
 ///
 /// # Errors
 /// If a row is outside the pool or a slice is not whole rows.
@@ -32,8 +33,9 @@ pub fn gather_pool(pool: &[f32], width: usize, rows: &[i32], out: &mut [f32]) ->
     check_pool(pool.len(), width, rows)?;
     if width > 0 {
         out.par_chunks_mut(width).with_min_len(64).zip(rows).for_each(|(out, &row)| {
-            if let Ok(row) = usize::try_from(row) {
-                out.copy_from_slice(&pool[row * width..(row + 1) * width]);
+            match usize::try_from(row) {
+                Ok(row) => out.copy_from_slice(&pool[row * width..(row + 1) * width]),
+                Err(_) => out.fill(0.0),
             }
         });
     }
@@ -61,11 +63,11 @@ pub fn scatter_pool(x: &[f32], width: usize, rows: &[i32], pool: &mut [f32]) -> 
 fn check_pool(pool: usize, width: usize, rows: &[i32]) -> Result<(), KernelError> {
     let n = pool.checked_div(width).unwrap_or(0);
     want_len("pool", pool, &[n, width])?;
-    check("rows", rows, n, true)
+    check("rows", rows, n)
 }
 
-fn check(what: &'static str, ids: &[i32], bound: usize, skip: bool) -> Result<(), KernelError> {
-    let bad = |id: i32| usize::try_from(id).map_or(!skip, |id| id >= bound);
+fn check(what: &'static str, ids: &[i32], bound: usize) -> Result<(), KernelError> {
+    let bad = |id: i32| usize::try_from(id).is_ok_and(|id| id >= bound);
     match ids.iter().position(|&id| bad(id)) {
         Some(at) => Err(KernelError::Index { what, at, value: i64::from(ids[at]), bound }),
         None => Ok(()),
@@ -91,17 +93,18 @@ mod tests {
                 assert_eq!(out[t * k..(t + 1) * k], w[id * k..(id + 1) * k], "{ty}");
             }
             assert!(gather_rows(table, &[5, 0, 0], &mut out).is_err());
-            assert!(gather_rows(table, &[0, -1, 0], &mut out).is_err());
+            gather_rows(table, &[2, -1, 0], &mut out).unwrap();
+            assert!(out[k..2 * k].iter().all(|x| *x == 0.0) && out[..k] == w[2 * k..3 * k], "{ty}");
             assert!(gather_rows(table, &[0], &mut out).is_err());
         }
     }
 
     #[test]
-    fn pools_skip_negative_rows() {
+    fn negative_rows_read_zeros_and_write_nothing() {
         let pool: Vec<f32> = (0..12).map(|i| i as f32).collect();
         let mut out = [9.0; 6];
         gather_pool(&pool, 2, &[5, -1, 0], &mut out).unwrap();
-        assert_eq!(out, [10.0, 11.0, 9.0, 9.0, 0.0, 1.0]);
+        assert_eq!(out, [10.0, 11.0, 0.0, 0.0, 0.0, 1.0]);
         let mut pool = [0.0; 6];
         scatter_pool(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2, &[1, -7, 1], &mut pool).unwrap();
         assert_eq!(pool, [0.0, 0.0, 5.0, 6.0, 0.0, 0.0]);

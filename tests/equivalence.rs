@@ -1,0 +1,18 @@
+//! One meaning at every level: random modules and random small models through all passes, every kernel contract on the
+//! CPU device, and mutants of a real plan.
+
+#[path = "../crates/ir/tests/support/random.rs"]
+mod random;
+#[path = "support/run.rs"]
+mod run;
+#[path = "support/stages.rs"]
+#[allow(dead_code, reason = "the text tests use the rest of it")]
+mod stages;
+
+mod equivalence {
+    mod compile;
+    mod models;
+    mod modules;
+    mod mutants;
+    mod small_model;
+}
