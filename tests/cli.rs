@@ -1,8 +1,10 @@
 //! The `glmc` binary as its users, and those who mean it harm, meet it.
+#![allow(clippy::print_stdout, reason = "tests say how much they compared")]
 #![allow(unsafe_code, reason = "signals, limits and the peak memory of a child are system calls")]
 
 mod cli {
     mod contract;
+    mod hollow;
     mod hostile;
     mod kills;
     mod support;

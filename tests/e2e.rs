@@ -1,4 +1,5 @@
 //! End-to-end tests over the crates and the `glmc` binary.
+#![allow(clippy::print_stdout, reason = "tests say how much they compared")]
 
 mod e2e {
     mod chunks;

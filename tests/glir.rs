@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use glmc_ir::diag::{Diagnostic, Diagnostics};
-use glmc_ir::graph::Module;
 use glmc_ir::op::Op;
 use glmc_ir::text::{parse_module, parse_module_unchecked, print_module, print_with_errors};
 use glmc_ir::verify::{CODES, verify_module};

@@ -117,11 +117,11 @@ fn bandwidth() -> Result<f64> {
 
 /// Over 1 GB, best of four.
 fn read_rate() -> f64 {
-    let words = vec![1u64; 1 << 27];
+    let words = vec![1f32; 1 << 28];
     let once = || {
         let start = Instant::now();
         std::hint::black_box(read_all(&words));
-        (words.len() * 8) as f64 / start.elapsed().as_secs_f64() / 1e9
+        (words.len() * 4) as f64 / start.elapsed().as_secs_f64() / 1e9
     };
     (0..4).map(|_| once()).fold(0.0, f64::max)
 }

@@ -71,6 +71,7 @@ pub(crate) fn glmc<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Ran {
 }
 
 /// Runs a command, with its output and its peak memory.
+#[allow(clippy::zombie_processes, reason = "wait4 waits for the child, and gives its memory too")]
 pub(crate) fn run(mut command: Command) -> Ran {
     let start = Instant::now();
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -21,11 +21,5 @@ fn the_tiny_models_lift_and_compile() {
             lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
         let c = pipeline::run(lifted.module, &entries, None, &mut |_, _| {}).unwrap();
         assert_eq!(c.scheduled.phases.len(), 4);
-        if std::env::var_os("GLMC_SHOW").is_some() {
-            eprintln!("{}", glmc_ir::text::print_module(&c.module));
-            for p in &c.scheduled.phases {
-                eprintln!("{} steps {} arena {}", p.name, p.steps.len(), p.arena_bytes);
-            }
-        }
     }
 }

@@ -77,11 +77,14 @@ impl World {
             }));
         }
         let mut live: Vec<usize> = Vec::new();
-        owners.iter().flatten().for_each(|(s, ..)| if !live.contains(s) { live.push(*s) });
+        owners.iter().flatten().for_each(|(s, ..)| {
+            if !live.contains(s) {
+                live.push(*s)
+            }
+        });
         let visible = owners.iter().flatten().map(|(_, at, _)| at + 1).max().unwrap_or(1);
         let n = b.tokens.len();
-        let syms =
-            SymValues::default().with("T", n as u64).with("S", visible as u64).with("R", b.out.len() as u64);
+        let syms = SymValues::default().with("T", n as u64).with("S", visible as u64).with("R", b.out.len() as u64);
         let each = |f: &dyn Fn((usize, i64, i64)) -> i64, none: i64| -> Tensor {
             Tensor::i(vec![n], owners.iter().map(|o| o.map_or(none, f)).collect())
         };
@@ -191,8 +194,10 @@ fn check(c: &Compiled, seed: u64) -> Result<End, String> {
         }
         log.borrow_mut().clear();
         let want = typed.run(phase, &syms, &params).map_err(|e| format!("step {k} in Typed: {e}"))?;
-        let ints: Vec<Vec<i32>> =
-            params.iter().map(|t| t.ints().expect("parameters are integers").iter().map(|x| *x as i32).collect()).collect();
+        let ints: Vec<Vec<i32>> = params
+            .iter()
+            .map(|t| t.ints().expect("parameters are integers").iter().map(|x| *x as i32).collect())
+            .collect();
         let mut chosen: BTreeMap<usize, Vec<i64>> = BTreeMap::new();
         let mut floats: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
         let mut see = |i: usize, _: usize, _: &[usize], o: Output<'_>| match o {
@@ -203,8 +208,12 @@ fn check(c: &Compiled, seed: u64) -> Result<End, String> {
                 floats.entry(i).or_insert_with(|| v.iter().map(|x| f64::from(*x)).collect());
             }
         };
-        device.run(&c.plan, index, &loaded.weights, &syms, &ints, Some(&mut see)).map_err(|e| format!("step {k}: {e}"))?;
-        if !same_choices(c, phase, &syms, &log.borrow(), &Shown { chosen, floats }).map_err(|e| format!("step {k}: {e}"))? {
+        device
+            .run(&c.plan, index, &loaded.weights, &syms, &ints, Some(&mut see))
+            .map_err(|e| format!("step {k}: {e}"))?;
+        if !same_choices(c, phase, &syms, &log.borrow(), &Shown { chosen, floats })
+            .map_err(|e| format!("step {k}: {e}"))?
+        {
             return Ok(End::Thin);
         }
         let at = phase.results.iter().position(|r| r.name == "logits").ok_or("no logits")?;

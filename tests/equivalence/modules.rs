@@ -20,7 +20,8 @@ const CASES: u32 = 300;
 
 /// What a random entry does and a model's entry may not: return what no launch writes, ignore what a call makes, read a
 /// pool that it does not append to, append twice, launch nothing.
-const LAWFUL: [&str; 6] = ["bad-result", "bad-segment", "output-unread", "stale-state", "state-never-written", "state-unread"];
+const LAWFUL: [&str; 6] =
+    ["bad-result", "bad-segment", "output-unread", "stale-state", "state-never-written", "state-unread"];
 
 #[test]
 fn random_modules_keep_their_meaning_to_the_plan() {

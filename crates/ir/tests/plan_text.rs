@@ -190,7 +190,7 @@ fn plans() -> impl Strategy<Value = Plan> {
             format,
             producer: a.clone(),
             target: Target { name: b.clone(), arch: a.clone(), ranks },
-            model: Model { arch: b, name: a, layers: n, vocab: n / 2, trained_ctx: n / 3, stop },
+            model: Model { arch: b, name: a, layers: n, vocab: n / 2, trained_ctx: n / 3, stop, suppress: vec![7, 9] },
             limits: Limits { ctx: n / 5, max_batch: n / 7, cache_rows: n / 11, chunk: n / 13 },
             mesh: mesh.into_iter().map(|(a, n)| (a.as_str().into(), n)).collect(),
             files,

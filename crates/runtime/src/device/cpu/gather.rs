@@ -32,11 +32,9 @@ pub fn gather_pool(pool: &[f32], width: usize, rows: &[i32], out: &mut [f32]) ->
     want_len("out", out.len(), &[rows.len(), width])?;
     check_pool(pool.len(), width, rows)?;
     if width > 0 {
-        out.par_chunks_mut(width).with_min_len(64).zip(rows).for_each(|(out, &row)| {
-            match usize::try_from(row) {
-                Ok(row) => out.copy_from_slice(&pool[row * width..(row + 1) * width]),
-                Err(_) => out.fill(0.0),
-            }
+        out.par_chunks_mut(width).with_min_len(64).zip(rows).for_each(|(out, &row)| match usize::try_from(row) {
+            Ok(row) => out.copy_from_slice(&pool[row * width..(row + 1) * width]),
+            Err(_) => out.fill(0.0),
         });
     }
     Ok(())

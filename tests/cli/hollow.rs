@@ -1,0 +1,232 @@
+//! Full-size headers without data: what reads headers only must be fast and small on them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use glmc_frontend_gguf::open;
+use glmc_frontend_gguf::write::{GgufWriter, MetaValue, TensorData};
+use glmc_ir::quant::QuantType as Q;
+
+use super::support::{fixture, glmc};
+
+const D: u64 = 6144;
+const VOCAB: usize = 154_880;
+const LAYERS: u64 = 78;
+
+/// How a preset types a tensor: its role, its block, the number of blocks.
+type Mix = fn(&str, u64, u64) -> Q;
+
+/// The stock quantiser's rules.
+fn q4_k_m(role: &str, i: u64, blocks: u64) -> Q {
+    let more = i < blocks / 8 || i >= 7 * blocks / 8 || (i.wrapping_sub(blocks / 8)) % 3 == 2;
+    match role {
+        "output" => Q::Q6_K,
+        r if r.contains("down") && more => Q::Q6_K,
+        "attn_k_b" => Q::Q5_0,
+        _ => Q::Q4_K,
+    }
+}
+
+/// As seen in published dynamic files.
+fn ud_q4_k_xl(role: &str, i: u64, blocks: u64) -> Q {
+    match role {
+        "ffn_gate_exps" | "ffn_up_exps" if i == blocks - 1 => Q::Q5_K,
+        "ffn_gate_exps" | "ffn_up_exps" => Q::Q4_K,
+        "ffn_down_exps" if [3, 4, 5, blocks - 1].contains(&i) => Q::Q6_K,
+        "ffn_down_exps" => Q::Q5_K,
+        "indexer.proj" => Q::F32,
+        _ => Q::Q8_0,
+    }
+}
+
+fn q8_0(_: &str, _: u64, _: u64) -> Q {
+    Q::Q8_0
+}
+
+/// Writes the header of a GLM-5 (or, with `shared`, a GLM-5.2) as sparse files; returns the path to open.
+fn write(dir: &Path, mix: Mix, shared: bool, parts: u16) -> PathBuf {
+    let set = open(&fixture("models/tiny-Q4_K_M.gguf")).unwrap();
+    let mut w = GgufWriter::from_set(&set).unwrap();
+    w.retain_tensors(|_| false);
+    keys(&mut w, shared);
+    vocabulary(&mut w);
+    let full = |i: u64| !shared || i.saturating_sub(2).is_multiple_of(4);
+    let blocks = LAYERS + 1;
+    let mut add = |name: String, ty: Q, shape: &[u64]| {
+        w.tensor(name, ty, shape, TensorData::Zeros).unwrap();
+    };
+    add("token_embd.weight".into(), mix("token_embd", 0, blocks), &[VOCAB as u64, D]);
+    add("output_norm.weight".into(), Q::F32, &[D]);
+    add("output.weight".into(), mix("output", 0, blocks), &[VOCAB as u64, D]);
+    for i in 0..blocks {
+        let mut norm = |n: &str, width: u64| add(format!("blk.{i}.{n}"), Q::F32, &[width]);
+        norm("attn_norm.weight", D);
+        norm("attn_q_a_norm.weight", 2048);
+        norm("attn_kv_a_norm.weight", 512);
+        norm("ffn_norm.weight", D);
+        let mut t = |role: &str, shape: &[u64]| add(format!("blk.{i}.{role}.weight"), mix(role, i, blocks), shape);
+        t("attn_q_a", &[2048, D]);
+        t("attn_q_b", &[16384, 2048]);
+        t("attn_kv_a_mqa", &[576, D]);
+        t("attn_k_b", &[64, 512, 192]);
+        t("attn_v_b", &[64, 256, 512]);
+        t("attn_output", &[D, 16384]);
+        if i >= LAYERS || full(i) {
+            t("indexer.attn_q_b", &[4096, 2048]);
+            t("indexer.attn_k", &[128, D]);
+            t("indexer.proj", &[32, D]);
+            add(format!("blk.{i}.indexer.k_norm.weight"), Q::F32, &[128]);
+            add(format!("blk.{i}.indexer.k_norm.bias"), Q::F32, &[128]);
+        }
+        let mut t = |role: &str, shape: &[u64]| add(format!("blk.{i}.{role}.weight"), mix(role, i, blocks), shape);
+        if i < 3 {
+            t("ffn_gate", &[12288, D]);
+            t("ffn_up", &[12288, D]);
+            t("ffn_down", &[D, 12288]);
+        } else {
+            t("ffn_gate_exps", &[256, 2048, D]);
+            t("ffn_up_exps", &[256, 2048, D]);
+            t("ffn_down_exps", &[256, D, 2048]);
+            t("ffn_gate_shexp", &[2048, D]);
+            t("ffn_up_shexp", &[2048, D]);
+            t("ffn_down_shexp", &[D, 2048]);
+            add(format!("blk.{i}.ffn_gate_inp.weight"), Q::F32, &[256, D]);
+            add(format!("blk.{i}.exp_probs_b.bias"), Q::F32, &[256]);
+        }
+        if i >= LAYERS {
+            add(format!("blk.{i}.nextn.eh_proj.weight"), mix("nextn.eh_proj", i, blocks), &[D, 2 * D]);
+            for n in ["enorm", "hnorm", "shared_head_norm"] {
+                add(format!("blk.{i}.nextn.{n}.weight"), Q::F32, &[D]);
+            }
+        }
+    }
+    if parts > 1 {
+        return w.write_split(dir, "hollow", parts).unwrap().remove(0);
+    }
+    let path = dir.join("hollow.gguf");
+    w.write(&path).unwrap();
+    path
+}
+
+fn keys(w: &mut GgufWriter<'_>, shared: bool) {
+    let numbers: &[(&str, u32)] = &[
+        ("block_count", 79),
+        ("context_length", if shared { 1_048_576 } else { 202_752 }),
+        ("embedding_length", 6144),
+        ("feed_forward_length", 12288),
+        ("leading_dense_block_count", 3),
+        ("nextn_predict_layers", 1),
+        ("vocab_size", VOCAB as u32),
+        ("attention.head_count", 64),
+        ("attention.key_length", 576),
+        ("attention.value_length", 512),
+        ("attention.key_length_mla", 256),
+        ("attention.value_length_mla", 256),
+        ("attention.q_lora_rank", 2048),
+        ("attention.kv_lora_rank", 512),
+        ("attention.indexer.head_count", 32),
+        ("attention.indexer.key_length", 128),
+        ("attention.indexer.top_k", 2048),
+        ("rope.dimension_count", 64),
+        ("expert_count", 256),
+        ("expert_used_count", 8),
+        ("expert_feed_forward_length", 2048),
+    ];
+    for (key, n) in numbers {
+        w.set(format!("glm-dsa.{key}"), *n);
+    }
+    w.set("glm-dsa.rope.freq_base", if shared { 8e6f32 } else { 1e6 });
+    w.unset("glm-dsa.attention.indexer.types");
+}
+
+/// 154,880 tokens: the bytes, pairs made by merges, and the tiny model's special tokens at the end.
+fn vocabulary(w: &mut GgufWriter<'_>) {
+    let set = open(&fixture("models/tiny-Q4_K_M.gguf")).unwrap();
+    let texts: Vec<String> =
+        set.get_strings("tokenizer.ggml.tokens").unwrap().unwrap().map(|t| String::from_utf8(t.to_vec()).unwrap()).collect();
+    let kinds: Vec<i128> = set.get_ints("tokenizer.ggml.token_type").unwrap().unwrap().collect();
+    let normal: Vec<&String> = texts.iter().zip(&kinds).filter(|(_, k)| **k == 1).map(|(t, _)| t).collect();
+    let special: Vec<&String> = texts.iter().zip(&kinds).filter(|(_, k)| **k == 3).map(|(t, _)| t).collect();
+    let bytes: Vec<String> = normal.iter().filter(|t| t.chars().count() == 1).map(|t| (*t).clone()).collect();
+    assert_eq!(bytes.len(), 256);
+    let room = VOCAB - special.len();
+    let (mut tokens, mut merges) = (bytes.clone(), Vec::new());
+    let mut seen: std::collections::HashSet<String> = tokens.iter().cloned().collect();
+    for i in 0.. {
+        if tokens.len() == room {
+            break;
+        }
+        let (a, b) = (tokens[i / 256].clone(), &bytes[i % 256]);
+        if seen.insert(format!("{a}{b}")) {
+            tokens.push(format!("{a}{b}"));
+            merges.push(format!("{a} {b}"));
+        }
+    }
+    let place = |text: &str| (room + special.iter().position(|s| *s == text).unwrap()) as u32;
+    for (key, text) in [
+        ("eos", "<|endoftext|>"),
+        ("eot", "<|user|>"),
+        ("eom", "<|observation|>"),
+        ("bos", "[gMASK]"),
+        ("unknown", "<|endoftext|>"),
+        ("padding", "[MASK]"),
+    ] {
+        let key = format!("tokenizer.ggml.{key}_token_id");
+        if set.value(&key).is_some() {
+            w.set(key, place(text));
+        }
+    }
+    tokens.extend(special.into_iter().cloned());
+    let kinds: Vec<i32> = (0..VOCAB).map(|i| if i < room { 1 } else { 3 }).collect();
+    w.set("tokenizer.ggml.tokens", MetaValue::from(tokens));
+    w.set("tokenizer.ggml.token_type", MetaValue::from(kinds));
+    w.set("tokenizer.ggml.merges", MetaValue::from(merges));
+}
+
+/// Inspects and compiles a header within the limits; what inspect said.
+fn check(model: &Path) -> serde_json::Value {
+    let m = model.to_str().unwrap();
+    let ran = glmc(&["inspect", m, "--json"]).ok();
+    println!("inspect: {:?}, {} MB", ran.time, ran.peak >> 20);
+    assert!(ran.time < Duration::from_secs(2) && ran.peak < 400 << 20, "{:?}, {}", ran.time, ran.peak);
+    let plan = tempfile::tempdir().unwrap();
+    let ran2 = glmc(&["compile", m, "-o", plan.path().join("p").to_str().unwrap(), "--target", "cpu", "--json"]).ok();
+    println!("compile: {:?}, {} MB", ran2.time, ran2.peak >> 20);
+    assert!(ran2.time < Duration::from_secs(20), "{:?}", ran2.time);
+    assert!(ran2.peak < 1 << 30, "weight data was read: {}", ran2.peak);
+    let of_plan = glmc(&["inspect", plan.path().join("p").to_str().unwrap(), "--json"]).ok().json();
+    assert_eq!(of_plan["model"]["layers"], LAYERS);
+    assert_eq!(of_plan["phases"].as_array().unwrap().len(), 4);
+    ran.json()
+}
+
+#[test]
+fn glm_5_in_one_file_and_in_parts() {
+    for (parts, mix) in [(1, ud_q4_k_xl as Mix), (11, ud_q4_k_xl), (1, q4_k_m), (1, q8_0)] {
+        let dir = tempfile::tempdir().unwrap();
+        let i = check(&write(dir.path(), mix, false, parts));
+        let p = &i["parameters"];
+        assert_eq!(p["total"], 753_864_139_008u64);
+        assert_eq!(p["trunk"], 743_911_218_432u64);
+        assert_eq!(p["active"], 40_833_146_112u64);
+        assert_eq!(i["kv_bytes_per_token"]["f16"], 109_824);
+        assert_eq!(i["parts"].as_array().unwrap().len(), usize::from(parts));
+        let layers: u64 = i["layer_kinds"].as_array().unwrap().iter().map(|k| k["layers"].as_u64().unwrap()).sum();
+        assert_eq!(layers, LAYERS);
+        if mix as usize == ud_q4_k_xl as usize {
+            let bytes: u64 = i["quant_mix"].as_array().unwrap().iter().map(|m| m["bytes"].as_u64().unwrap()).sum();
+            assert_eq!(bytes, 467_279_569_920);
+            let read = i["bytes_per_token"]["weights_read"].as_u64().unwrap() as f64;
+            assert!((read / 33.4e9 - 1.0).abs() < 0.01, "{read}");
+        }
+    }
+}
+
+#[test]
+fn glm_5_2_shares_selections() {
+    let dir = tempfile::tempdir().unwrap();
+    let i = check(&write(dir.path(), ud_q4_k_xl, true, 1));
+    assert_eq!(i["parameters"]["trunk"], 743_377_019_904u64);
+    assert_eq!((&i["indexer"]["full"], &i["indexer"]["shared"]), (&21.into(), &57.into()));
+    assert_eq!(i["kv_bytes_per_token"]["f16"], 95_232);
+}
