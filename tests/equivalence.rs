@@ -11,6 +11,8 @@ mod stages;
 
 mod equivalence {
     mod compile;
+    mod contract_cases;
+    mod contracts;
     mod models;
     mod modules;
     mod mutants;
