@@ -1,5 +1,6 @@
 //! One meaning at every level: random modules and random small models through all passes, every kernel contract on the
 //! CPU device, and mutants of a real plan.
+#![allow(clippy::print_stdout, reason = "tests say how much they compared")]
 
 #[path = "../crates/ir/tests/support/random.rs"]
 mod random;
@@ -11,6 +12,8 @@ mod stages;
 
 mod equivalence {
     mod compile;
+    mod contract_cases;
+    mod contracts;
     mod models;
     mod modules;
     mod mutants;

@@ -142,8 +142,12 @@ fn keys(w: &mut GgufWriter<'_>, shared: bool) {
 /// 154,880 tokens: the bytes, pairs made by merges, and the tiny model's special tokens at the end.
 fn vocabulary(w: &mut GgufWriter<'_>) {
     let set = open(&fixture("models/tiny-Q4_K_M.gguf")).unwrap();
-    let texts: Vec<String> =
-        set.get_strings("tokenizer.ggml.tokens").unwrap().unwrap().map(|t| String::from_utf8(t.to_vec()).unwrap()).collect();
+    let texts: Vec<String> = set
+        .get_strings("tokenizer.ggml.tokens")
+        .unwrap()
+        .unwrap()
+        .map(|t| String::from_utf8(t.to_vec()).unwrap())
+        .collect();
     let kinds: Vec<i128> = set.get_ints("tokenizer.ggml.token_type").unwrap().unwrap().collect();
     let normal: Vec<&String> = texts.iter().zip(&kinds).filter(|(_, k)| **k == 1).map(|(t, _)| t).collect();
     let special: Vec<&String> = texts.iter().zip(&kinds).filter(|(_, k)| **k == 3).map(|(t, _)| t).collect();

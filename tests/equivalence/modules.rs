@@ -20,15 +20,22 @@ const CASES: u32 = 300;
 
 /// What a random entry does and a model's entry may not: return what no launch writes, ignore what a call makes, read a
 /// pool that it does not append to, append twice, launch nothing.
-const LAWFUL: [&str; 6] =
-    ["bad-result", "bad-segment", "output-unread", "stale-state", "state-never-written", "state-unread"];
+const LAWFUL: [&str; 7] = [
+    "bad-result",
+    "bad-segment",
+    "weight-unused",
+    "output-unread",
+    "stale-state",
+    "state-never-written",
+    "state-unread",
+];
 
 #[test]
 fn random_modules_keep_their_meaning_to_the_plan() {
     let config = Config { cases: CASES, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let (functions, plans, clean) = (Cell::new(0), Cell::new(0), Cell::new(0));
-    let outcome = runner.run(&vec(any::<u32>(), 0..160), |list| {
+    let outcome = runner.run(&vec(any::<u32>(), 0..800), |list| {
         let m = module(&mut Choices::new(&list));
         let fail = |e: String| TestCaseError::fail(format!("{e}\n{}", print_module(&m)));
         if let Err(found) = verify_module(&m) {

@@ -161,7 +161,7 @@ impl Maker<'_, '_, '_> {
 
     fn experts(&mut self, i: u64, d: u64, e: u64, fe: u64, shared: u64) {
         let n = |t: &str| format!("blk.{i}.{t}.weight");
-        self.typed(&n("ffn_gate_inp"), QuantType::F32, &[e, d], 1.0);
+        self.typed(&n("ffn_gate_inp"), QuantType::F32, &[e, d], 1.5 / (d as f32).sqrt());
         if self.c.flip() {
             self.typed(&format!("blk.{i}.exp_probs_b.bias"), QuantType::F32, &[e], 0.2);
         }

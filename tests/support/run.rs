@@ -39,9 +39,9 @@ impl Rng {
         &of[self.below(of.len())]
     }
 
-    /// In [-1, 1), exact in f16.
+    /// In [-1, 1), exact in f32.
     pub(crate) fn float(&mut self) -> f64 {
-        (self.next() >> 54) as f64 / 512.0 - 1.0
+        (self.next() >> 40) as f64 / 8_388_608.0 - 1.0
     }
 
     pub(crate) fn shuffled(&mut self, n: usize) -> Vec<i64> {

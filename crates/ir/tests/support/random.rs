@@ -409,7 +409,8 @@ impl<'c, 'l, 'm> Gen<'c, 'l, 'm> {
             return Ok(());
         }
         let n: u64 = t.dims.iter().filter_map(|d| d.extent.as_const()).product();
-        let half = if n % 2 == 0 { vec![Dim::new(2), Dim::new(n / 2)] } else { vec![Dim::joined(&[("all", n)])] };
+        let half =
+            if n.is_multiple_of(2) { vec![Dim::new(2), Dim::new(n / 2)] } else { vec![Dim::joined(&[("all", n)])] };
         let dims = syms.into_iter().chain(half).collect();
         self.op(Reshape { dims }, &[v])
     }
