@@ -104,7 +104,7 @@ impl Tensor {
         let n: usize = shape.iter().product();
         let (be, bb) = elem.block();
         let need = n / be as usize * bb as usize;
-        if n % be as usize != 0 || bytes.len() < need {
+        if !n.is_multiple_of(be as usize) || bytes.len() < need {
             return Err(EvalError::new(format!("{n} {elem} entries need {need} bytes, found {}", bytes.len())));
         }
         let bytes = &bytes[..need];

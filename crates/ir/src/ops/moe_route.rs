@@ -68,7 +68,7 @@ impl OpDef for MoeRoute {
             return Err(Diagnostic::new("bad-elem", format!("`{OP}` needs f32, found {a}")));
         }
         let e = experts.extent.as_const().unwrap_or(0);
-        let groups_fit = self.groups >= 1 && e % self.groups == 0 && (1..=self.groups).contains(&self.groups_used);
+        let groups_fit = self.groups >= 1 && e.is_multiple_of(self.groups) && (1..=self.groups).contains(&self.groups_used);
         let kept = if groups_fit { e / self.groups * self.groups_used } else { 0 };
         if self.k == 0 || self.k > kept || !self.scale.is_finite() {
             return Err(Diagnostic::new(

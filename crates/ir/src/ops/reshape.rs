@@ -58,7 +58,7 @@ impl OpDef for Reshape {
 
     fn eval(&self, args: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
         let known: usize = self.dims.iter().filter_map(|d| d.extent.as_const()).map(|n| n as usize).product();
-        let rest = if known == 0 { 0 } else { args[0].len() / known };
+        let rest = args[0].len().checked_div(known).unwrap_or(0);
         let shape = self.dims.iter().map(|d| d.extent.as_const().map_or(rest, |n| n as usize)).collect();
         Ok(vec![Tensor { shape, data: args[0].data.clone() }])
     }
