@@ -358,9 +358,11 @@ fn pieces(t: &mut Table, split: bool) {
     }
 }
 
+/// Tokens, heads, sequences, positions, widths of the parts, width of the values.
+type AttentionSize = (u64, u64, u64, u64, &'static [u64], u64);
+
 fn attention(t: &mut Table) {
-    // tokens, heads, sequences, positions, widths of the parts, width of the values
-    let sizes: [(u64, u64, u64, u64, &[u64], u64); 6] = [
+    let sizes: [AttentionSize; 6] = [
         (1, 1, 1, 1, &[1], 1),
         (3, 2, 2, 5, &[7], 3),
         (5, 3, 1, 70, &[32, 8], 16),

@@ -55,9 +55,12 @@ impl Shared {
                 map.insert(id, recipes.push(super::recipe(w, m)?));
             }
         }
-        for arg in phases.iter_mut().flat_map(|p| &mut p.steps).flat_map(|s| &mut s.args) {
-            if let Mem::Weight(w) = &mut arg.mem {
-                *w = map[w];
+        for phase in phases {
+            let args = phase.steps.iter_mut().flat_map(|s| &mut s.args).map(|a| &mut a.mem);
+            for mem in args.chain(phase.results.iter_mut().map(|r| &mut r.mem)) {
+                if let Mem::Weight(w) = mem {
+                    *w = map[w];
+                }
             }
         }
         Ok((recipes, self.states))
