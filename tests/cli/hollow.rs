@@ -206,7 +206,9 @@ fn check(model: &Path) -> serde_json::Value {
 
 #[test]
 fn glm_5_in_one_file_and_in_parts() {
-    for (parts, mix, published) in [(1, ud_q4_k_xl as Mix, true), (11, ud_q4_k_xl, true), (1, q4_k_m, false), (1, q8_0, false)] {
+    for (parts, mix, published) in
+        [(1, ud_q4_k_xl as Mix, true), (11, ud_q4_k_xl, true), (1, q4_k_m, false), (1, q8_0, false)]
+    {
         let dir = tempfile::tempdir().unwrap();
         let i = check(&write(dir.path(), mix, false, parts));
         let p = &i["parameters"];
