@@ -74,7 +74,13 @@ fn weights(c: &mut Choices<'_>, m: &mut Module) {
 
 /// A function that returns the weights which no other one uses.
 fn use_rest(m: &Module) -> Function {
-    let used = |w: WeightId| m.funcs.values().any(|f| f.values.values().any(|v| v.def == ValueDef::Weight(w)));
+    // A function may name a weight that none of its instructions came to use.
+    let reads = |f: &Function, v: &Value| {
+        f.results.iter().any(|(_, r)| r == v) || f.body.iter().any(|i| f.insts[*i].args.contains(v))
+    };
+    let used = |w: WeightId| {
+        m.funcs.values().any(|f| f.values.iter().any(|(v, d)| d.def == ValueDef::Weight(w) && reads(f, &v)))
+    };
     let mut b = Builder::new(m, "rest");
     let rest: Vec<Value> = m.weights.keys().filter(|w| !used(*w)).map(|w| b.weight(w)).collect();
     b.finish(rest.into_iter().enumerate().map(|(i, v)| (format!("r{i}"), v)))
