@@ -38,6 +38,7 @@ fn main() -> ExitCode {
     let codes = CODES.iter().map(|(c, _)| (*c).to_owned()).collect();
     trials.push(complete("every_code_has_a_file", root.join("verify"), codes));
     trials.push(stage_folders(root.join("passes")));
+    trials.push(Trial::test("the_page_is_true", page));
     libtest_mimic::run(&args, trials).exit_code()
 }
 
@@ -77,6 +78,57 @@ fn stage_folders(dir: PathBuf) -> Trial {
         let want: BTreeSet<String> = stages::names().into_iter().map(str::to_owned).collect();
         if have == want { Ok(()) } else { Err(format!("stages {want:?}, folders with files {have:?}").into()) }
     })
+}
+
+/// `docs/glir.md` has every op and every code with its sentence, and its example is right.
+fn page() -> Result<(), Failed> {
+    const MARKS: [&str; 2] = ["<!-- codes: begin -->\n", "<!-- codes: end -->"];
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/glir.md");
+    let page = std::fs::read_to_string(&path)?;
+    let missing: Vec<&&str> =
+        Op::NAMES.iter().filter(|n| !page.contains(&format!("`{n}`")) && !page.contains(&format!("`{n} {{"))).collect();
+    if !missing.is_empty() {
+        return Err(format!("docs/glir.md lacks the ops {missing:?}").into());
+    }
+    let example: String = page
+        .lines()
+        .skip_while(|l| !l.starts_with("    module "))
+        .take_while(|l| l.starts_with("    "))
+        .map(|l| format!("{}\n", &l[4..]))
+        .collect();
+    let m = parse_module(&example).map_err(|d| format!("the page's example: {d}"))?;
+    verify_module(&m).map_err(|e| print_with_errors(&m, &e.0))?;
+    if print_module(&m) != example {
+        return Err(format!("the page's example prints as\n{}", print_module(&m)).into());
+    }
+    let (begin, rest) = page.split_once(MARKS[0]).ok_or("the page lacks the mark of its tables")?;
+    let (have, end) = rest.split_once(MARKS[1]).ok_or("the page lacks the second mark of its tables")?;
+    let want = codes();
+    if have == want {
+        Ok(())
+    } else if std::env::var_os("GLMC_BLESS").is_some() {
+        Ok(std::fs::write(&path, format!("{begin}{}{want}{}{end}", MARKS[0], MARKS[1]))?)
+    } else {
+        Err("the codes of docs/glir.md are not those of the code: run again with GLMC_BLESS=1".into())
+    }
+}
+
+/// The tables of codes as Markdown.
+fn codes() -> String {
+    use std::fmt::Write as _;
+    let tables = [
+        ("Modules", CODES),
+        ("Plans", glmc_ir::verify::plan::CODES),
+        ("Parts of ranks, in both", glmc_ir::shard_map::CODES),
+    ];
+    let mut out = String::new();
+    for (title, codes) in tables {
+        let _ = writeln!(out, "\n**{title}**\n\n| code | meaning |\n|---|---|");
+        for (code, meaning) in codes {
+            let _ = writeln!(out, "| `{code}` | {meaning} |");
+        }
+    }
+    out + "\n"
 }
 
 fn stem(path: &Path) -> String {
