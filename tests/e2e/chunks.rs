@@ -1,6 +1,7 @@
 //! One prompt in chunks of any size, step by step, or beside other sequences: the same logits.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use glmc_ir::kernel::{Access, Kernel};
 use glmc_ir::ops::Gating;
@@ -8,8 +9,8 @@ use glmc_ir::plan::{Mem, Phase, PhaseKind};
 use glmc_runtime::device::cpu::Output;
 use glmc_runtime::engine::{Engine, Want};
 
-use super::models::models;
-use super::support::{engine, prompts};
+use super::models::{bf16, models, with_floats};
+use super::support::{compile, engine, prompts};
 use super::thin::{Row, Stage, explain};
 
 const TOLERANCE: f32 = 1e-4;
@@ -32,7 +33,8 @@ const CHOICES: [(&str, &str); 2] = [("top_k", "indexer_score"), ("ffn_moe_topk",
 fn feed(e: &mut Engine, ids: &[u32], how: Feed) -> (Vec<f32>, Vec<Stage>) {
     let kind = if matches!(how, Feed::SingleSteps) { PhaseKind::Decode } else { PhaseKind::Prefill };
     let phase = e.plan().phases.iter().filter(|p| p.kind == kind).min_by_key(|p| p.tokens).unwrap();
-    let wanted = |n: &String| CHOICES.iter().any(|(a, b)| n.ends_with(&format!(".{a}")) || n.ends_with(&format!(".{b}")));
+    let wanted =
+        |n: &String| CHOICES.iter().any(|(a, b)| n.ends_with(&format!(".{a}")) || n.ends_with(&format!(".{b}")));
     let names: Vec<Vec<Option<String>>> =
         (0..phase.steps.len()).map(|s| outputs(phase, s).into_iter().map(|n| n.filter(wanted)).collect()).collect();
     let mut rows: BTreeMap<String, Vec<Vec<f32>>> = BTreeMap::new();
@@ -158,6 +160,36 @@ fn chunks_of_any_size_and_single_steps_agree() {
         );
         assert_eq!((compared, beyond), (12 * FEEDS.len(), 3));
         assert!(parted * 20 <= compared, "{}: {parted} of {compared} parted: choices are not that thin", m.golden);
+    }
+}
+
+/// Two runs that really part, since the router's biases differ: by next to nothing where a choice was made thin, which is
+/// named; and by much, which is refused.
+#[test]
+fn only_a_thin_choice_excuses_a_parting() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids = prompts().into_iter().find(|(n, _)| n == "text65").unwrap().1;
+    let run = |model: &Path| feed(&mut engine(&compile(model)), &ids, Feed::Chunks(512));
+    let plain = run(&bf16());
+    let router = plain.1.iter().find(|s| s.name == "blk.1.ffn_moe_topk").unwrap();
+    let last = router.rows.last().unwrap();
+    let score = |i: &usize| last.scores[*i];
+    let chosen = *last.chosen.iter().min_by(|i, j| score(i).total_cmp(&score(j))).unwrap();
+    let others = (0..last.scores.len()).filter(|i| !last.chosen.contains(i));
+    let next = others.max_by(|i, j| score(i).total_cmp(&score(j))).unwrap();
+    let margin = score(&chosen) - score(&next);
+    assert!(margin > 1e-4);
+    let with =
+        |name: &str, add: f32| run(&with_floats(dir.path(), name, "blk.1.exp_probs_b.bias", |bias| bias[next] += add));
+    let (below, above) = (with("below", margin - 1e-6), with("above", margin + 1e-6));
+    let d = difference(&below.0, &above.0);
+    assert!(d > TOLERANCE, "{d}");
+    let p = explain(&below.1, &above.1).unwrap();
+    println!("logits differ by {d:.1e}: parted at {} of token {}, margin {:.1e}", p.name, p.token, p.margin);
+    assert_eq!((p.name.as_str(), p.token), ("blk.1.ffn_moe_topk", ids.len() - 1));
+    for (a, b) in [(&plain, &above), (&above, &plain)] {
+        let error = explain(&a.1, &b.1).unwrap_err();
+        assert!(error.starts_with("blk.1.ffn_moe_topk of token ") && error.contains("its margin is"), "{error}");
     }
 }
 

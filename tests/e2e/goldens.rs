@@ -79,7 +79,8 @@ fn counting_goes_on_as_in_the_goldens() {
     for m in models() {
         let golden = golden_json(&format!("gen-{}.json", m.golden));
         let want: Vec<u32> = serde_json::from_value(golden["count"]["ids"].clone()).unwrap();
-        let out = glmc(&["run", m.plan().to_str().unwrap(), "--prompt", "1 2 3 4 5", "-n", "64", "--ignore-eos", "--json"]);
+        let out =
+            glmc(&["run", m.plan().to_str().unwrap(), "--prompt", "1 2 3 4 5", "-n", "64", "--ignore-eos", "--json"]);
         let out: serde_json::Value = serde_json::from_str(&out).unwrap();
         let have: Vec<u32> = serde_json::from_value(out["tokens"].clone()).unwrap();
         assert_eq!(have, want, "{}", m.golden);

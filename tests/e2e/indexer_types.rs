@@ -108,7 +108,9 @@ fn recompute_selections(m: &mut Module, skip: usize) -> usize {
         let full = *full.nth(skip).unwrap();
         let at = callee.params.iter().position(|p| *p == top).unwrap();
         let again = second_selection(m, &f, full, entry);
-        m.funcs[entry].insts[*call].args[at] = again;
+        // The first computation is no longer read: discarded by name.
+        let first = std::mem::replace(&mut m.funcs[entry].insts[*call].args[at], again);
+        m.funcs[entry].values[first].name = Some(format!("_top_{}", first.as_u32()));
         edited += 1;
     }
     // The entry's calls were inserted at the end of its body: put each before its first use.
@@ -126,16 +128,14 @@ fn second_selection(
     let data = &f.insts[call];
     let InstKind::Call { func, .. } = &data.kind else { unreachable!() };
     let callee = m.funcs[*func].clone();
-    let target = callee.result_named("top").unwrap();
+    // A layer that no other reuses has no result `top`, but makes the value all the same.
+    let target = callee.values.keys().find(|v| callee.value_name(*v) == "top_k").unwrap();
     let mut map: std::collections::HashMap<Value, Value> =
         callee.params.iter().copied().zip(data.args.iter().copied()).collect();
     // The pool is read as the layer left it: the state that the call returned.
     let pool_result = callee.results.iter().position(|(n, _)| n == "index").unwrap();
     let pool_after = callee.results[pool_result].1;
     map.insert(pool_after, data.results[pool_result]);
-    // Where the first computation is no longer read, it is discarded by name.
-    let top_result = callee.results.iter().position(|(n, _)| n == "top").unwrap();
-    m.funcs[entry].values[data.results[top_result]].name = Some(format!("_top_{}", data.results[top_result].as_u32()));
     let needed = needed(&callee, target, pool_after);
     for inst in callee.body.iter().filter(|i| needed.contains(i)) {
         let d = &callee.insts[*inst];

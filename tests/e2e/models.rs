@@ -122,6 +122,23 @@ fn check_goldens(golden: &str) -> Result<(), String> {
     }
 }
 
+/// The bf16 model with other numbers in one of its f32 tensors, as `dir/NAME.gguf`.
+pub(crate) fn with_floats(dir: &Path, name: &str, tensor: &str, edit: impl FnOnce(&mut [f32])) -> PathBuf {
+    let set = glmc_frontend_gguf::open(&bf16()).unwrap();
+    let mut w = GgufWriter::from_set(&set).unwrap();
+    w.retain_tensors(|n| n != tensor);
+    let (part, t) = set.tensor(tensor).unwrap();
+    assert_eq!(QuantType::from_ggml_id(t.type_id).unwrap(), QuantType::F32);
+    let bytes = set.tensor_bytes(part, t.offset, t.bytes).unwrap();
+    let mut floats: Vec<f32> = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    edit(&mut floats);
+    let bytes = floats.into_iter().flat_map(f32::to_le_bytes).collect();
+    w.tensor(tensor, QuantType::F32, &t.shape, TensorData::Bytes(bytes)).unwrap();
+    let path = dir.join(format!("{name}.gguf"));
+    w.write(&path).unwrap();
+    path
+}
+
 /// The bf16 model with its bf16 tensors stored as another type.
 fn retyped(golden: &str, to: QuantType) -> PathBuf {
     let path = scratch().join(format!("tiny-{golden}.gguf"));

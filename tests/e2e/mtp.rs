@@ -55,7 +55,6 @@ fn the_draft_head_computes_the_goldens() {
     assert_eq!(shape, [11, 2, 2048]);
     let (mut compared, mut worst) = (0, 0.0f64);
     for (i, (name, ids)) in prompts().iter().filter(|(_, ids)| ids.len() > 1).enumerate() {
-        let start = std::time::Instant::now();
         let trunk = run(&set, &m, "prefill", ids, 0, None);
         let hidden = trunk[1].floats().unwrap();
         let n = ids.len() - 1;
@@ -70,7 +69,6 @@ fn the_draft_head_computes_the_goldens() {
             worst = worst.max(d);
         }
         compared += 1;
-        println!("{name} {:?}", start.elapsed());
     }
     println!("draft head: {compared} prompts, largest difference {worst:.1e}");
     assert_eq!(compared, 11);

@@ -4,19 +4,17 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use glmc_frontend_gguf::arch::LiftOptions;
-use glmc_frontend_gguf::write::{GgufWriter, TensorData};
 use glmc_frontend_gguf::{Model, open};
 use glmc_ir::entities::WeightId;
 use glmc_ir::interp::Arith;
 use glmc_ir::interp::global::{Interp, WeightSource};
 use glmc_ir::plan::param;
-use glmc_ir::quant::QuantType;
 use glmc_ir::tensor::{Data, EvalError, Tensor};
 use glmc_ir::ty::SymValues;
 use glmc_runtime::device::cpu::Output;
 use glmc_runtime::engine::{Engine, Want};
 
-use super::models::bf16;
+use super::models::{bf16, with_floats};
 use super::support::{compile, engine, golden_json, golden_npy, prompts};
 
 /// Values of one layer in the order they are computed; the first that differs is the one to look at.
@@ -164,28 +162,18 @@ fn the_comparison_names_the_first_value_that_differs() {
 #[test]
 fn a_changed_weight_shows_where_it_acts() {
     let dir = tempfile::tempdir().unwrap();
-    let set = open(&bf16()).unwrap();
     for (tensor, value) in [
         ("blk.1.attn_kv_a_norm.weight", "blk.1.kv_cmpr"),
         ("blk.2.exp_probs_b.bias", "blk.2.ffn_moe_topk"),
         ("blk.0.ffn_norm.weight", "blk.0.ffn_norm"),
         ("output_norm.weight", "result_norm"),
     ] {
-        let mut w = GgufWriter::from_set(&set).unwrap();
-        w.retain_tensors(|n| n != tensor);
-        let (part, t) = set.tensor(tensor).unwrap();
-        let bytes = set.tensor_bytes(part, t.offset, t.bytes).unwrap();
-        let floats = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
-        // The router's bias is turned round, the others grow by 1 %.
-        let changed: Vec<f32> = if tensor.ends_with("bias") {
-            floats.rev().map(|x| 10.0 * x).collect()
-        } else {
-            floats.map(|x| 1.01 * x).collect()
-        };
-        let changed = changed.into_iter().flat_map(f32::to_le_bytes).collect();
-        w.tensor(tensor, QuantType::F32, &t.shape, TensorData::Bytes(changed)).unwrap();
-        let path = dir.path().join(format!("{tensor}.gguf"));
-        w.write(&path).unwrap();
+        let path = with_floats(dir.path(), tensor, tensor, |x| {
+            if tensor.ends_with("bias") {
+                x.reverse();
+            }
+            x.iter_mut().for_each(|x| *x *= 1.01);
+        });
         let error = compare("text65", &on_device(&mut engine(&compile(&path)), "text65")).unwrap_err();
         println!("{tensor} changed: {error}");
         assert!(error.starts_with(&format!("text65: {value} is the first value that differs")), "{error}");
