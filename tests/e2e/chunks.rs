@@ -163,8 +163,8 @@ fn chunks_of_any_size_and_single_steps_agree() {
     }
 }
 
-/// Two runs that really part, since the router's biases differ: by next to nothing where a choice was made thin, which is
-/// named; and by much, which is refused.
+/// Two runs that really part, since the router's biases differ: by next to nothing where a choice was made thin, which
+/// is named; and by much, which is refused.
 #[test]
 fn only_a_thin_choice_excuses_a_parting() {
     let dir = tempfile::tempdir().unwrap();
