@@ -7,7 +7,9 @@ mod e2e {
     mod goldens;
     mod indexer_types;
     mod lift;
+    mod models;
     mod mtp;
     mod points;
     mod support;
+    mod thin;
 }

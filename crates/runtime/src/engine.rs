@@ -156,6 +156,18 @@ impl Engine {
     /// More sequences than the plan's largest bucket, one sequence twice, an id outside the vocabulary, no room, or a
     /// launch that failed.
     pub fn decode(&mut self, next: &[(SeqId, u32)]) -> Result<Vec<f32>, RuntimeError> {
+        self.decode_observed(next, None)
+    }
+
+    /// [`Engine::decode`], showing every output of every step.
+    ///
+    /// # Errors
+    /// As for [`Engine::decode`].
+    pub fn decode_observed(
+        &mut self,
+        next: &[(SeqId, u32)],
+        see: Option<Observer<'_>>,
+    ) -> Result<Vec<f32>, RuntimeError> {
         for (i, (seq, token)) in next.iter().enumerate() {
             self.check(*seq, &[*token])?;
             if next[..i].iter().any(|(s, _)| s == seq) {
@@ -174,7 +186,7 @@ impl Engine {
             out: (0..next.len() as i32).chain(vec![-1; pad]).collect(),
         };
         let grown = next.iter().try_for_each(|(s, _)| self.grow(*s, 1));
-        let result = grown.and_then(|()| self.run(index, &batch, None));
+        let result = grown.and_then(|()| self.run(index, &batch, see));
         if result.is_err() {
             next.iter().zip(&starts).for_each(|((s, _), at)| self.shrink(*s, *at));
         }
