@@ -37,7 +37,7 @@ pub enum Output<'a> {
 }
 
 /// Called after each step with the step's index, the output's index, its current shape and its numbers.
-pub type Observer<'a> = &'a mut dyn FnMut(usize, usize, &[usize], Output<'_>);
+pub type Observer<'a> = &'a mut (dyn FnMut(usize, usize, &[usize], Output<'_>) + Send);
 
 impl CpuDevice {
     /// Memory for `plan`. Pages of arena and pools become resident when they are first written.
@@ -77,20 +77,20 @@ impl CpuDevice {
             source,
         })?;
         let prepared = std::mem::take(&mut self.phases[index].steps);
-        let mut result = Ok(());
-        for (i, step) in prepared.iter().enumerate() {
-            result = self.launch(step, weights, &values, params).map_err(|source| RuntimeError::Kernel {
-                step: phase.steps[i].name.clone(),
-                kernel: phase.steps[i].kernel.name(),
-                source,
-            });
-            if result.is_err() {
-                break;
+        // All launches from a worker of the pool: from outside, each would sleep and be woken once.
+        let result = rayon::scope(|_| {
+            for (i, step) in prepared.iter().enumerate() {
+                self.launch(step, weights, &values, params).map_err(|source| RuntimeError::Kernel {
+                    step: phase.steps[i].name.clone(),
+                    kernel: phase.steps[i].kernel.name(),
+                    source,
+                })?;
+                if let Some(see) = see.as_mut() {
+                    self.show(step, &values, i, see);
+                }
             }
-            if let Some(see) = see.as_mut() {
-                self.show(step, &values, i, see);
-            }
-        }
+            Ok(())
+        });
         self.phases[index].steps = prepared;
         result
     }

@@ -7,7 +7,9 @@
 use super::align::Rows;
 use super::dot::{dot_rows, row_bytes};
 use super::error::{KernelError, want_len};
+use super::fixed::Fixed;
 use super::gemm::gemm_rows;
+use super::simd;
 use glmc_ir::quant::QuantType;
 use rayon::prelude::*;
 
@@ -202,18 +204,26 @@ struct Unit<'a, 'y> {
 struct Job<'u, 'y> {
     w: WeightView<'u>,
     xs: &'u [&'u [f32]],
+    fixed: &'u [Fixed],
     out: Vec<&'y mut [f32]>,
 }
 
 fn run(units: Vec<Unit<'_, '_>>) {
-    let (heads, outs): (Vec<_>, Vec<_>) = units.into_iter().map(|u| ((u.w, u.xs), u.out)).unzip();
+    let (heads, outs): (Vec<_>, Vec<_>) = units
+        .into_iter()
+        .map(|u| {
+            let fixed = fixed(u.w, &u.xs);
+            ((u.w, u.xs, fixed), u.out)
+        })
+        .unzip();
     let mut jobs = Vec::new();
-    for ((w, xs), outs) in heads.iter().zip(outs) {
+    for ((w, xs, fixed), outs) in heads.iter().zip(outs) {
         let rows = task_rows(*w, xs.len());
         let first = jobs.len();
         jobs.extend((0..w.n.div_ceil(rows)).map(|i| Job {
             w: w.rows(i * rows, rows.min(w.n - i * rows)),
             xs,
+            fixed,
             out: Vec::with_capacity(xs.len()),
         }));
         for out in outs {
@@ -225,6 +235,14 @@ fn run(units: Vec<Unit<'_, '_>>) {
     jobs.into_par_iter().with_max_len(1).for_each(Job::run);
 }
 
+/// The vectors of a streaming product as integers; empty where type, machine or values do not allow it.
+fn fixed(w: WeightView<'_>, xs: &[&[f32]]) -> Vec<Fixed> {
+    if xs.len() > STREAM || !simd::takes_fixed(w.ty) {
+        return Vec::new();
+    }
+    xs.iter().map(|x| Fixed::new(x)).collect::<Option<_>>().unwrap_or_default()
+}
+
 /// Rows of one task. It never changes a result, only the balance.
 fn task_rows(w: WeightView<'_>, t: usize) -> usize {
     if t <= STREAM { (TASK_BYTES / w.row_bytes().max(1)).clamp(1, 4096) } else { TASK_ROWS }
@@ -233,7 +251,10 @@ fn task_rows(w: WeightView<'_>, t: usize) -> usize {
 impl Job<'_, '_> {
     fn run(mut self) {
         let row = self.w.row_bytes();
-        if self.xs.len() <= STREAM || row == 0 {
+        if row > 0 && !self.fixed.is_empty() {
+            let xs: Vec<&Fixed> = self.fixed.iter().collect();
+            simd::dot_fixed(self.w.ty, self.w.bytes, row, &xs, &mut self.out);
+        } else if self.xs.len() <= STREAM || row == 0 {
             dot_rows(self.w.ty, self.w.bytes, self.w.k, self.xs, &mut self.out);
         } else {
             gemm_rows(self.w.ty, self.w.bytes, row, self.w.k, self.xs, &mut self.out);

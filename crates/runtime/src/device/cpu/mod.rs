@@ -23,6 +23,7 @@ mod arena;
 mod dot;
 mod error;
 mod exec;
+mod fixed;
 mod gemm;
 mod math;
 mod prepare;
