@@ -8,6 +8,7 @@ mod e2e {
     mod indexer_types;
     mod lift;
     mod mtp;
+    mod padding;
     mod points;
     mod support;
 }
