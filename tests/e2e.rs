@@ -9,6 +9,7 @@ mod e2e {
     mod lift;
     mod models;
     mod mtp;
+    mod padding;
     mod points;
     mod support;
     mod thin;

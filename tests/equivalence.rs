@@ -17,5 +17,7 @@ mod equivalence {
     mod models;
     mod modules;
     mod mutants;
+    mod script;
     mod small_model;
+    mod whole;
 }

@@ -5,7 +5,10 @@ use std::time::Instant;
 
 use glmc_frontend_gguf::arch::LiftOptions;
 use glmc_frontend_gguf::{GgufSet, Model, open};
+use glmc_ir::graph::Module;
 use glmc_ir::plan::{self, FORMAT, FileRef, Limits, PhaseKind, Plan};
+use glmc_ir::text::{print_module, print_plan};
+use glmc_passes::lower::print_lowered;
 use glmc_passes::pass::Timing;
 use glmc_passes::pipeline;
 use glmc_passes::schedule::EntryInfo;
@@ -68,13 +71,15 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, emit: Option<&str>) -> Resu
     let entries: Vec<EntryInfo> =
         lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
     let mut emitted = String::new();
-    let mut show = |stage: &str, m: &glmc_ir::graph::Module| {
+    let mut show = |stage: &str, text: &dyn Fn() -> String| {
         if emit.is_some_and(|e| e == "all" || e == stage) {
-            emitted.push_str(&format!("; after {stage}\n{}", glmc_ir::text::print_module(m)));
+            emitted.push_str(&format!("; after {stage}\n{}", text()));
         }
     };
-    let done =
-        pipeline::run(lifted.module, &entries, sizes.fuel, &mut show).map_err(|e| CliError::internal(e.to_string()))?;
+    let mut module = |stage: &str, m: &Module| show(stage, &|| print_module(m));
+    let done = pipeline::run(lifted.module, &entries, sizes.fuel, &mut module)
+        .map_err(|e| CliError::internal(e.to_string()))?;
+    show(pipeline::LOWER, &|| print_lowered(&done.module, &done.lowered));
     let plan = Plan {
         format: FORMAT,
         producer: format!("glmc {}", env!("CARGO_PKG_VERSION")),
@@ -92,13 +97,11 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, emit: Option<&str>) -> Resu
     glmc_ir::verify::plan::verify_plan(&plan)
         .map_err(|found| CliError::internal(format!("the verifier refuses the plan: {found}")))?;
     timings.push(Timing { name: "verify schedule".into(), time: start.elapsed() });
-    if emit.is_some_and(|e| e == "all" || e == "schedule") {
-        emitted.push_str(&format!("; after schedule\n{}", glmc_ir::text::print_plan(&plan)));
-    }
+    show(pipeline::SCHEDULE, &|| print_plan(&plan));
     print_text(&emitted)?;
     Ok(Compiled {
         plan,
-        graph: glmc_ir::text::print_module(&done.module),
+        graph: print_module(&done.module),
         tokenizer: model.tokenizer.json,
         template: model.templates.default,
         timings,

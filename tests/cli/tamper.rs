@@ -1,18 +1,10 @@
 //! Plans and weight files that changed after compilation: refused, with a sentence that says what to do.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
-use super::support::{Ran, compile, glmc, names, runs, tiny};
-
-/// A plan of a copy of the tiny model, both in one folder.
-fn own(dir: &Path) -> (PathBuf, PathBuf) {
-    let (model, plan) = (dir.join("model.gguf"), dir.join("plan"));
-    std::fs::copy(tiny(), &model).unwrap();
-    compile(&model, &plan).ok();
-    (model, plan)
-}
+use super::support::{Ran, glmc, names, own, plan_json, reseal, runs};
 
 fn refused(plan: &Path, what: &str) -> Ran {
     let ran = glmc(&["run", plan.to_str().unwrap(), "--prompt", "1 2 3", "-n", "2", "--json"]);
@@ -20,22 +12,6 @@ fn refused(plan: &Path, what: &str) -> Ran {
     let line = ran.error_line();
     assert!(line.contains("compile the model again") || line.contains("compile for"), "{what}: {line}");
     ran
-}
-
-/// Writes `plan.json` and a manifest that fits it, as if glmc had made it so.
-fn reseal(plan: &Path, json: &Value) {
-    std::fs::write(plan.join("plan.json"), serde_json::to_vec(json).unwrap()).unwrap();
-    let files: Vec<(String, Vec<u8>)> = names(plan)
-        .into_iter()
-        .filter(|n| n != "manifest.json")
-        .map(|n| (n.clone(), std::fs::read(plan.join(n)).unwrap()))
-        .collect();
-    let manifest = glmc_runtime::load::Manifest::of(files.iter().map(|(n, b)| (n.as_str(), b.as_slice())));
-    std::fs::write(plan.join("manifest.json"), serde_json::to_vec(&manifest).unwrap()).unwrap();
-}
-
-fn plan_json(plan: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(plan.join("plan.json")).unwrap()).unwrap()
 }
 
 #[test]

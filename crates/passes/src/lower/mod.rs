@@ -5,6 +5,7 @@
 //! reshapes into views. Before: `%d = dequant %w`, `%y = matmul %x, %d`. After: `matmul { x: %x, w: %w } -> %y`.
 
 mod groups;
+mod print;
 
 use std::collections::HashMap;
 
@@ -20,6 +21,8 @@ use glmc_ir::op::Op;
 
 use crate::pass::PassCx;
 use groups::Groups;
+
+pub use print::print_lowered;
 
 /// A function as launches over its values.
 #[derive(Clone, Debug, Default)]

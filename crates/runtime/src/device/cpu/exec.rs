@@ -6,7 +6,7 @@ use glmc_ir::kernel::Kernel;
 use glmc_ir::plan::{Mem, Phase, Plan};
 use glmc_ir::ty::{Elem, SymValues};
 
-use super::arena::{Arena, Lent};
+use super::arena::{Arena, Lent, Pool};
 use super::attention::{AttentionArgs, KeyPart, attention};
 use super::error::KernelError;
 use super::indexer::{IndexerArgs, indexer_scores};
@@ -21,7 +21,7 @@ use crate::load::Weights;
 #[derive(Debug)]
 pub struct CpuDevice {
     arena: Arena,
-    states: Vec<Vec<f32>>,
+    states: Vec<Pool>,
     phases: Vec<Prepared>,
     /// Fill every output with NaN before it is written.
     pub poison: bool,
@@ -43,13 +43,17 @@ impl CpuDevice {
     /// Memory for `plan`. Pages of arena and pools become resident when they are first written.
     ///
     /// # Errors
-    /// Memory that cannot be had, or a plan that the verifier would have refused.
+    /// Memory that the system does not give, or a plan that the verifier would have refused.
     pub fn new(plan: &Plan) -> Result<Self, RuntimeError> {
         let arena = plan.phases.iter().map(|p| p.arena_bytes).max().unwrap_or(0);
-        let arena = Arena::new(arena)
-            .map_err(|e| RuntimeError::Request(format!("an arena of {arena} bytes cannot be had: {e}")))?;
+        let arena = Arena::new(arena).ok_or_else(|| RuntimeError::memory("the arena", arena))?;
         let none = SymValues::default();
-        let states = plan.states.values().map(|s| vec![0.0; s.ty.elems(&none).unwrap_or(0) as usize]).collect();
+        let pool = |s: &glmc_ir::plan::State| {
+            let elems = s.ty.elems(&none).unwrap_or(u64::MAX);
+            let failed = || RuntimeError::memory(format!("cache pool `{}`", s.name), elems.saturating_mul(4));
+            Pool::new(elems).ok_or_else(failed)
+        };
+        let states = plan.states.values().map(pool).collect::<Result<_, _>>()?;
         let prepared = |p: &Phase| {
             Prepared::new(p).map_err(|source| RuntimeError::Kernel { step: p.name.clone(), kernel: "prepare", source })
         };
@@ -147,7 +151,7 @@ impl CpuDevice {
         let mut reads = reads.into_iter();
         let sources = step.inputs.iter().map(|o| match o.mem {
             Mem::Weight(w) => Some(Source::Weight(o.elem, w)),
-            Mem::State(s) => self.states.get(s.as_u32() as usize).map(|v| Source::F32(v)),
+            Mem::State(s) => self.states.get(s.as_u32() as usize).map(|v| Source::F32(v.rows())),
             Mem::Param(p) => params.get(p.as_u32() as usize).map(|v| Source::I32(v)),
             Mem::Buf(_) if o.elem == Elem::I32 => reads.next().map(|b| Source::I32(bytemuck::cast_slice(b))),
             Mem::Buf(_) => reads.next().map(|b| Source::F32(bytemuck::cast_slice(b))),
@@ -174,7 +178,7 @@ impl CpuDevice {
         else {
             return Err(bad);
         };
-        gather::scatter_pool(x, shapes[2][1], rows, pool)
+        gather::scatter_pool(x, shapes[2][1], rows, pool.rows_mut())
     }
 }
 
