@@ -8,7 +8,7 @@
     reason = "indices into arrays of registers: unrolled, and the same on both sides"
 )]
 
-use super::simd::{Kernel, Simd};
+use super::simd::{Kernel, Simd, ahead};
 use super::unpack::{Sink, Unpack, with_unpack};
 use glmc_ir::quant::QuantType;
 
@@ -140,12 +140,13 @@ fn dot_rows_of<S: Simd, U: Unpack, const T: usize, const R: usize>(
     let (elems, bytes) = (u.elems(), u.bytes());
     let mut acc = [[[s.splat(0.0); 2]; T]; R];
     let blocks = rows[0].len() / bytes;
+    let ahead = ahead(R * rows[0].len());
     for b in 0..blocks {
         for r in 0..R {
             let block = &rows[r][b * bytes..(b + 1) * bytes];
             for line in (0..bytes).step_by(64) {
                 // The same place of the next rows.
-                s.prefetch(block.as_ptr().wrapping_add(R * rows[r].len() + line));
+                s.prefetch(block.as_ptr().wrapping_add(ahead + line));
             }
             let mut sink = DotSink { s, x: std::array::from_fn(|t| &xs[t][b * elems..(b + 1) * elems]), acc: acc[r] };
             u.unpack(s, block, &mut sink);

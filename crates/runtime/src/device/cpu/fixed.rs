@@ -13,6 +13,8 @@ pub(super) const BLOCK: usize = 256;
 pub(super) const GROUPS: usize = 4;
 /// Largest magnitude of a value as an integer: the top plane then fits a signed byte after carries.
 const LARGEST: f32 = 127.0 * 65536.0;
+/// One ulp is one here, so that additions round to integers.
+const ROUND: f64 = 6_755_399_441_055_744.0;
 /// Below this largest value a run's scale would lose bits to underflow.
 const SMALLEST: f32 = 1e-30;
 
@@ -67,7 +69,8 @@ fn block(x: &[f32; BLOCK]) -> Option<FixedBlock> {
         let [p2, p1, p0] = &mut out.planes[group];
         let at = RUN * half;
         for (i, v) in run.iter().enumerate() {
-            let whole = (f64::from(*v) * inverse).round_ties_even() as i32;
+            // Adding and taking away 1.5 * 2^52 rounds to the nearest integer, ties to even.
+            let whole = ((f64::from(*v) * inverse + ROUND) - ROUND) as i32;
             let low = whole as i8;
             let rest = (whole - i32::from(low)) >> 8;
             let middle = rest as i8;

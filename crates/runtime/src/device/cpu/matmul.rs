@@ -16,7 +16,7 @@ use rayon::prelude::*;
 /// Most vectors that the streaming path takes.
 const STREAM: usize = 8;
 /// Weight bytes that one streaming task reads, about.
-const TASK_BYTES: usize = 1 << 17;
+const TASK_BYTES: usize = 1 << 16;
 /// Weight rows of one panel task: a panel of them stays in the first-level cache while the vectors stream past.
 const TASK_ROWS: usize = 16;
 
@@ -204,15 +204,18 @@ struct Unit<'a, 'y> {
 struct Job<'u, 'y> {
     w: WeightView<'u>,
     xs: &'u [&'u [f32]],
-    fixed: &'u [Fixed],
+    fixed: &'u [&'u Fixed],
     out: Vec<&'y mut [f32]>,
 }
 
 fn run(units: Vec<Unit<'_, '_>>) {
+    let mut shared = Shared::default();
+    let units: Vec<_> = units.into_iter().map(|u| (shared.fixed(u.w, &u.xs), u)).collect();
+    let fixed_xs = shared.vectors;
     let (heads, outs): (Vec<_>, Vec<_>) = units
         .into_iter()
-        .map(|u| {
-            let fixed = fixed(u.w, &u.xs);
+        .map(|(at, u)| {
+            let fixed: Vec<&Fixed> = at.iter().map(|i| &fixed_xs[*i]).collect();
             ((u.w, u.xs, fixed), u.out)
         })
         .unzip();
@@ -235,12 +238,30 @@ fn run(units: Vec<Unit<'_, '_>>) {
     jobs.into_par_iter().with_max_len(1).for_each(Job::run);
 }
 
-/// The vectors of a streaming product as integers; empty where type, machine or values do not allow it.
-fn fixed(w: WeightView<'_>, xs: &[&[f32]]) -> Vec<Fixed> {
-    if xs.len() > STREAM || !simd::takes_fixed(w.ty) {
-        return Vec::new();
+/// The vectors of streaming products as integers, each converted once however many units it meets.
+#[derive(Default)]
+struct Shared<'a> {
+    seen: Vec<&'a [f32]>,
+    vectors: Vec<Fixed>,
+}
+
+impl<'a> Shared<'a> {
+    /// Where the vectors of a unit are; empty where type, machine or values do not allow integers.
+    fn fixed(&mut self, w: WeightView<'_>, xs: &[&'a [f32]]) -> Vec<usize> {
+        if xs.len() > STREAM || !simd::takes_fixed(w.ty) {
+            return Vec::new();
+        }
+        xs.iter().map(|x| self.one(x)).collect::<Option<_>>().unwrap_or_default()
     }
-    xs.iter().map(|x| Fixed::new(x)).collect::<Option<_>>().unwrap_or_default()
+
+    fn one(&mut self, x: &'a [f32]) -> Option<usize> {
+        if let Some(at) = self.seen.iter().position(|s| std::ptr::eq(*s, x)) {
+            return Some(at);
+        }
+        self.vectors.push(Fixed::new(x)?);
+        self.seen.push(x);
+        Some(self.seen.len() - 1)
+    }
 }
 
 /// Rows of one task. It never changes a result, only the balance.
@@ -252,8 +273,7 @@ impl Job<'_, '_> {
     fn run(mut self) {
         let row = self.w.row_bytes();
         if row > 0 && !self.fixed.is_empty() {
-            let xs: Vec<&Fixed> = self.fixed.iter().collect();
-            simd::dot_fixed(self.w.ty, self.w.bytes, row, &xs, &mut self.out);
+            simd::dot_fixed(self.w.ty, self.w.bytes, row, self.fixed, &mut self.out);
         } else if self.xs.len() <= STREAM || row == 0 {
             dot_rows(self.w.ty, self.w.bytes, self.w.k, self.xs, &mut self.out);
         } else {

@@ -192,6 +192,14 @@ fn run_256<K: Kernel>(kernel: K) -> K::Out {
     kernel.run(unsafe { x86_256::Avx2::new() })
 }
 
+/// How far ahead of its use a weight is asked for, in bytes: the same place of a later set of `set` bytes. Farther than
+/// what is read in the time that memory takes to answer, and not so far that the second-level cache loses it again.
+#[inline(always)]
+pub(super) fn ahead(set: usize) -> usize {
+    const LEAST: usize = 8192;
+    LEAST.next_multiple_of(set.max(1))
+}
+
 /// Whether rows of `ty` are multiplied in integers on this machine (see [`super::fixed`]).
 pub(super) fn takes_fixed(ty: QuantType) -> bool {
     #[cfg(target_arch = "x86_64")]

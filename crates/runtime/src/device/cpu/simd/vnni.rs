@@ -90,7 +90,7 @@ fn dot_set<P: Packed<N>, const N: usize, const R: usize>(rows: [&[[u8; N]]; R], 
     let nibble = _mm512_set1_epi8(15);
     let blocks = x.len().min(rows[0].len());
     let rows: [&[[u8; N]]; R] = std::array::from_fn(|r| &rows[r][..blocks]);
-    let ahead = R * std::mem::size_of_val(rows[0]);
+    let ahead = super::ahead(R * std::mem::size_of_val(rows[0]));
     let mut acc = [_mm512_setzero_ps(); R];
     for (b, x) in x[..blocks].iter().enumerate() {
         let mut scales = [_mm512_setzero_ps(); R];
