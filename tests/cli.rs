@@ -9,4 +9,5 @@ mod cli {
     mod kills;
     mod support;
     mod tamper;
+    mod targets;
 }
