@@ -196,6 +196,21 @@ fn a_phase_is_the_sum_of_its_launches() {
 }
 
 #[test]
+fn products_of_quantised_weights_use_matrix_units_on_a_gpu() {
+    let p = plan(1);
+    let units = |t: &Target| {
+        let of = |s: &glmc_ir::plan::Step| {
+            let inputs: Vec<&TensorType> = s.args.iter().map(|a| &a.ty).collect();
+            (s.name.clone(), Unit::of(&s.kernel, &inputs, t))
+        };
+        p.phases[0].steps.iter().map(of).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let gpu = units(&round());
+    assert_eq!((gpu["y"], gpu["z"], gpu["x"]), (Unit::Bf16, Unit::F32, Unit::F32));
+    assert!(units(&slow_cpu()).values().all(|u| *u == Unit::F32));
+}
+
+#[test]
 fn a_weight_counts_once_and_is_read_by_every_launch_of_every_rank() {
     let once = 2176 + 12800;
     let one = bytes_per_token(&plan(1), &slow_cpu(), 50).unwrap();
