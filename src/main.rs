@@ -41,6 +41,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Compile(a) => cmd::compile::run(&a),
         Command::Run(a) => cmd::run::run(&a),
         Command::Inspect(a) => cmd::inspect::run(&a),
+        Command::Explain(a) => cmd::explain::run(&a),
         Command::Perplexity(a) => cmd::perplexity::run(&a),
         Command::Targets(a) => cmd::targets::run(&a),
     }

@@ -14,5 +14,6 @@ mod cli {
     mod streams;
     mod support;
     mod tamper;
+    mod targets;
     mod unfit;
 }

@@ -1,6 +1,8 @@
 //! Owns the commands, one file each: arguments, call, output. Never an algorithm.
 
 pub(crate) mod compile;
+pub(crate) mod explain;
+pub(crate) mod figures;
 pub(crate) mod inspect;
 pub(crate) mod perplexity;
 pub(crate) mod run;

@@ -20,7 +20,7 @@ struct Life {
 ///
 /// # Errors
 /// `too-large`: a buffer or the arena overflows 64 bits.
-pub(super) fn place(phase: &mut Phase) -> Result<(), Diagnostic> {
+pub(crate) fn place(phase: &mut Phase) -> Result<(), Diagnostic> {
     let bounds = phase.bounds();
     for b in phase.buffers.values_mut() {
         let too_large = || Diagnostic::new("too-large", format!("buffer `{}` {} has no size in 64 bits", b.name, b.ty));

@@ -12,6 +12,8 @@ use glmc_ir::plan::{Phase, PhaseKind, Recipe, Segment, State};
 
 use cranelift_entity::PrimaryMap;
 
+pub(crate) use arena::place;
+
 use crate::lower::Lowered;
 
 /// What an entry function is for.
