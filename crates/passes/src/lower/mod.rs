@@ -83,7 +83,7 @@ fn lower_function(f: &Function, cx: &mut PassCx) -> Result<Lowered, Diagnostic> 
                     out.steps.extend(step);
                 } else {
                     let inputs = data.args.iter().map(|a| groups.stored(*a)).collect();
-                    out.steps.push(LoweredStep::Launch { kernel: single(op), inputs, outputs: data.results.clone() });
+                    out.steps.push(LoweredStep::Launch { kernel: single(op)?, inputs, outputs: data.results.clone() });
                 }
             }
         }
@@ -92,8 +92,8 @@ fn lower_function(f: &Function, cx: &mut PassCx) -> Result<Lowered, Diagnostic> 
 }
 
 /// The contract of one op alone.
-fn single(op: &Op) -> Kernel {
-    match op.clone() {
+fn single(op: &Op) -> Result<Kernel, Diagnostic> {
+    Ok(match op.clone() {
         Op::Add(_) => AddKernel {}.into(),
         Op::Append(_) => AppendKernel {}.into(),
         Op::Attention(a) => AttentionKernel(a).into(),
@@ -116,7 +116,16 @@ fn single(op: &Op) -> Kernel {
         Op::Sigmoid(_) => SigmoidKernel {}.into(),
         Op::Silu(_) => SiluKernel {}.into(),
         Op::TopK(t) => TopKKernel { k: t.k }.into(),
-    }
+        Op::AllGather(_)
+        | Op::AllReduce(_)
+        | Op::AllToAll(_)
+        | Op::AttentionPart(_)
+        | Op::ReduceScatter(_)
+        | Op::Shard(_)
+        | Op::TopKPart(_) => {
+            return Err(Diagnostic::new("no-contract", format!("no contract implements `{}`", op.name())));
+        }
+    })
 }
 
 /// Whether the contract of `op` decodes operand `i` itself, so that a stored tensor may be passed as it is.
