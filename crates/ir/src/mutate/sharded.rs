@@ -14,7 +14,19 @@ use crate::placement::infer_on;
 use crate::shard_map::granule;
 use crate::ty::{Axis, Extent, Split, TensorType};
 
-use super::Rng;
+use super::Mixer;
+
+struct Rng(Mixer);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0.below(n as usize).map_or(0, |x| x as u64)
+    }
+
+    fn pick<'t, T>(&mut self, of: &'t [T]) -> Option<&'t T> {
+        self.0.below(of.len()).and_then(|i| of.get(i))
+    }
+}
 
 /// A kind of edit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,7 +77,7 @@ impl ShardedMutant {
 
 /// `m` with one edit of `class`; `None` if it has no place for one.
 pub fn mutate_sharded(m: &Module, class: ShardedMutant, seed: u64) -> Option<Module> {
-    let mut rng = Rng::new(seed);
+    let mut rng = Rng(Mixer(seed ^ (class as u64) << 32));
     let mut out = m.clone();
     match class {
         ShardedMutant::DropReduce => drop_collective(&mut out, &mut rng, is_reduce)?,
@@ -81,7 +93,7 @@ pub fn mutate_sharded(m: &Module, class: ShardedMutant, seed: u64) -> Option<Mod
         ShardedMutant::Disconnect => disconnect(&mut out, &mut rng)?,
         ShardedMutant::ForgetSeam => edit_type(&mut out, &mut rng, forget_seam)?,
     }
-    if rng.flip() {
+    if rng.below(2) == 1 {
         restate(&mut out);
     }
     (out != *m).then_some(out)
@@ -168,7 +180,11 @@ fn too_late(m: &mut Module, rng: &mut Rng) -> Option<()> {
     Some(())
 }
 
-fn edit_collective(m: &mut Module, rng: &mut Rng, edit: fn(&mut Op, &Module, usize, &mut Rng) -> Option<()>) -> Option<()> {
+fn edit_collective(
+    m: &mut Module,
+    rng: &mut Rng,
+    edit: fn(&mut Op, &Module, usize, &mut Rng) -> Option<()>,
+) -> Option<()> {
     let all = sites(m, |op| op.collective().is_some());
     let (func, inst) = *rng.pick(&all)?;
     let rank = m.funcs[func].ty(m.funcs[func].insts[inst].args[0]).rank();
@@ -277,13 +293,19 @@ fn swap_pieces(m: &mut Module, rng: &mut Rng) -> Option<()> {
     Some(())
 }
 
+/// One that nothing else reads, so that what was made for it hangs loose.
 fn disconnect(m: &mut Module, rng: &mut Rng) -> Option<()> {
     let ids: Vec<FuncId> = m.funcs.keys().collect();
     let f = &mut m.funcs[*rng.pick(&ids)?];
+    let mut uses: HashMap<Value, usize> = HashMap::new();
+    let read = f.body.iter().flat_map(|i| &f.insts[*i].args).chain(f.results.iter().map(|(_, v)| v));
+    read.for_each(|v| *uses.entry(*v).or_default() += 1);
     let at = rng.below(f.body.len() as u64) as usize;
     let inst = *f.body.get(at)?;
-    let arg = rng.below(f.insts[inst].args.len() as u64) as usize;
-    let now = *f.insts[inst].args.get(arg)?;
+    let once = |(_, v): &(usize, &Value)| uses[*v] == 1 && matches!(f.values[**v].def, ValueDef::Result(..));
+    let args: Vec<usize> = f.insts[inst].args.iter().enumerate().filter(once).map(|(i, _)| i).collect();
+    let arg = *rng.pick(&args)?;
+    let now = f.insts[inst].args[arg];
     let results = f.body[..at].iter().flat_map(|i| &f.insts[*i].results);
     let same = |v: &&Value| **v != now && f.ty(**v) == f.ty(now);
     let others: Vec<Value> = f.params.iter().chain(results).filter(same).copied().collect();

@@ -13,7 +13,7 @@ use crate::diag::Diagnostic;
 use crate::op::OpDef;
 use crate::placement::{DimRule, Role, softmax_part};
 use crate::tensor::{EvalError, Tensor};
-use crate::ty::{Extent, SymValues, TensorType};
+use crate::ty::{SymValues, TensorType};
 
 /// The operands of [`Attention`]; result `[T, H, {o: dv, max: 1, sum: 1}]`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -44,9 +44,9 @@ impl OpDef for AttentionPart {
 
     fn infer(&self, args: &[&TensorType]) -> Infer {
         let whole = self.whole().infer(args)?;
-        match whole[0].last().map(|d| &d.extent) {
-            Some(Extent::Const(_)) => Ok(whole.iter().map(softmax_part).collect()),
-            _ => Err(Diagnostic::new("shape-mismatch", format!("`{}` needs a plain value width", Self::NAME))),
+        match whole[0].last().and_then(|d| d.extent.as_const()) {
+            Some(_) => Ok(whole.iter().map(softmax_part).collect()),
+            None => Err(Diagnostic::new("shape-mismatch", format!("`{}` needs a constant value width", Self::NAME))),
         }
     }
 

@@ -23,7 +23,10 @@ pub const CODES: &[(&str, &str)] = &[
     ("bad-attribute", "an attribute of an op is outside its domain"),
     ("bad-def", "a value is not what its definition says: defined twice, misplaced, or not there at all"),
     ("bad-elem", "an operand's element type is not one that the op takes"),
-    ("bad-entry", "an entry takes stored blocks as a step parameter, renames state, or is called"),
+    (
+        "bad-entry",
+        "an entry takes stored blocks as a step parameter, takes or returns what is pending, renames state, or is called",
+    ),
     ("bad-extent", "a dim is empty, its size overflows, or its pieces are not named apart"),
     ("bad-mesh", "a mesh axis has no ranks"),
     ("bad-rank", "an operand has another number of dims than the op takes"),
