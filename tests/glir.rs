@@ -12,7 +12,8 @@
 //!   (`lower`: launches; `schedule`: the plan).
 //!
 //! A right file of `sharded/` also runs on every mesh of 1, 2, 4 and 8 ranks with its axes: the types are placed anew,
-//! verified, and the ranks compute what the whole module computes. All share the one snapshot.
+//! verified, and the ranks compute what the whole module computes, and so do the plans of its entries on as many
+//! ranks. All share the one snapshot.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -167,6 +168,7 @@ fn run(text: &str, path: &Path) -> Result<String, Failed> {
     }
     if path.parent().is_some_and(|p| p.ends_with("sharded")) {
         sharded::check(&m)?;
+        stages::plans_on_ranks(&m)?;
     }
     let folder = path.parent().filter(|p| p.parent().is_some_and(|p| p.ends_with("passes"))).map(stem);
     match (want.pass, folder) {

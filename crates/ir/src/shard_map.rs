@@ -58,13 +58,15 @@ pub fn recipe_slices(ty: &TensorType, mesh: &IndexMap<Axis, u64>, span: Span) ->
     (0..ranks).map(one).collect()
 }
 
-/// The most bytes that a rank holds of a tensor of type `ty` at the symbol values `syms`: what a buffer needs.
+/// The most bytes that a rank holds of a tensor of type `ty` at the symbol values `syms`, with what a pending merge
+/// needs: what a buffer needs.
 ///
 /// # Errors
 /// See [`CODES`].
 pub fn largest_bytes(ty: &TensorType, mesh: &IndexMap<Axis, u64>, syms: &SymValues) -> Result<u64, Diagnostic> {
     // Earlier ranks get the larger parts along every axis.
-    Shard::of(ty, mesh, 0, syms).map(|s| s.bytes())
+    let local = crate::placement::local_type(ty, mesh, 0, syms)?;
+    local.bytes(syms).ok_or_else(|| type_error(ty, "its bytes overflow"))
 }
 
 impl Shard {

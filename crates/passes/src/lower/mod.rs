@@ -16,6 +16,7 @@ use glmc_ir::kernel::{
     JoinKernel, Kernel, LayerNormKernel, MatmulKernel, MulKernel, ReluKernel, RmsNormKernel, RopeKernel, RouteKernel,
     ScaleKernel, SigmoidKernel, SiluKernel, TopKKernel,
 };
+use glmc_ir::kernel::{AllGatherKernel, AllReduceKernel, AllToAllKernel, ReduceScatterKernel, ShardKernel};
 use glmc_ir::op::Op;
 
 use crate::pass::PassCx;
@@ -116,13 +117,13 @@ fn single(op: &Op) -> Result<Kernel, Diagnostic> {
         Op::Sigmoid(_) => SigmoidKernel {}.into(),
         Op::Silu(_) => SiluKernel {}.into(),
         Op::TopK(t) => TopKKernel { k: t.k }.into(),
-        Op::AllGather(_)
-        | Op::AllReduce(_)
-        | Op::AllToAll(_)
-        | Op::AttentionPart(_)
-        | Op::ReduceScatter(_)
-        | Op::Shard(_)
-        | Op::TopKPart(_) => {
+        Op::AllGather(o) => AllGatherKernel(o).into(),
+        Op::AllReduce(o) => AllReduceKernel(o).into(),
+        Op::AllToAll(o) => AllToAllKernel(o).into(),
+        Op::ReduceScatter(o) => ReduceScatterKernel(o).into(),
+        Op::Shard(o) => ShardKernel(o).into(),
+        // What ranks hold of pending values; no lift and no pass writes them.
+        Op::AttentionPart(_) | Op::TopKPart(_) => {
             return Err(Diagnostic::new("no-contract", format!("no contract implements `{}`", op.name())));
         }
     })
