@@ -200,7 +200,8 @@ impl<'a> PlanInterp<'a> {
         let func = module.funcs.push(meaning);
         for rank in 0..ranks {
             let own = values.iter().map(|parts| parts[rank as usize].clone()).collect();
-            let made = if ranks == 1 {
+            // Without a mesh nothing is placed, and parts are values.
+            let made = if world.mesh.is_empty() {
                 Interp::new(&module, self.arith, world.syms.clone(), &NoWeights).run(func, own)?
             } else {
                 self.on_rank(world, rank, &module.funcs[func], own)?
