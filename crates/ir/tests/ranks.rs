@@ -1,4 +1,5 @@
 //! The ranks' interpreter against the global one: random modules under random legal placements, on 1 to 8 ranks.
+#![allow(clippy::print_stdout, reason = "tests say how much they compared")]
 
 #[path = "support/placed.rs"]
 mod placed;

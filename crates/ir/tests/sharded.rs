@@ -1,5 +1,6 @@
 //! Sharded modules in text on every mesh of 1, 2, 4 and 8 ranks, and their mutants: whatever changes what the ranks
 //! compute is refused by the verifier.
+#![allow(clippy::print_stdout, reason = "tests say how much they compared")]
 
 #[path = "support/placed.rs"]
 mod placed;

@@ -4,6 +4,8 @@
 
 use std::collections::HashMap;
 
+use indexmap::IndexMap;
+
 use crate::builder::call_types;
 use crate::collective::CollectiveKind;
 use crate::entities::{FuncId, Inst, Value};
@@ -330,7 +332,7 @@ fn forget_seam(t: &mut TensorType, rng: &mut Rng) -> Option<()> {
 fn restate(m: &mut Module) {
     let ids: Vec<FuncId> = m.funcs.keys().collect();
     for id in ids {
-        let mut new: HashMap<Value, TensorType> = HashMap::new();
+        let mut new: IndexMap<Value, TensorType> = IndexMap::new();
         for i in m.funcs[id].body.clone() {
             let f = &m.funcs[id];
             let inst = &f.insts[i];

@@ -49,6 +49,9 @@ pub(crate) fn eval_on(
     made.into_iter().enumerate().map(|(k, t)| parts.outward(k, t)).collect()
 }
 
+/// The rank's ranges along a label, and the whole extent.
+type Along = (Vec<Range<u64>>, u64);
+
 struct Parts<'a> {
     rule: &'a DimRule,
     types: &'a [&'a TensorType],
@@ -67,7 +70,7 @@ impl Parts<'_> {
     }
 
     /// The rank's ranges along a label, and its whole extent; `None` if it is whole.
-    fn ranges(&self, label: usize) -> Result<Option<(Vec<Range<u64>>, u64)>, EvalError> {
+    fn ranges(&self, label: usize) -> Result<Option<Along>, EvalError> {
         let Some((a, d)) = self.dim_of(label).filter(|(a, d)| self.types[*a].dims[*d].split.is_some()) else {
             return Ok(None);
         };
