@@ -6,9 +6,13 @@
 mod random;
 #[path = "support/run.rs"]
 mod run;
+#[path = "../crates/ir/tests/support/sharded.rs"]
+mod sharded;
 #[path = "support/stages.rs"]
 #[allow(dead_code, reason = "the text tests use the rest of it")]
 mod stages;
+#[path = "../crates/ir/tests/support/values.rs"]
+mod values;
 
 mod equivalence {
     mod compile;

@@ -10,6 +10,10 @@
 //! - `; pass: NAME` at the top: the stage runs on the verified module (see [`stages`]): its result is verified, a second
 //!   run changes nothing, the meaning in Real stays what it was with any amount of fuel; the snapshot holds the result
 //!   (`lower`: launches; `schedule`: the plan).
+//!
+//! A right file of `sharded/` also runs on every mesh of 1, 2, 4 and 8 ranks with its axes: the types are placed anew,
+//! verified, and the ranks compute what the whole module computes, and so do the plans of its entries on as many
+//! ranks. All share the one snapshot.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -23,8 +27,12 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 #[path = "support/run.rs"]
 mod run;
+#[path = "../crates/ir/tests/support/sharded.rs"]
+mod sharded;
 #[path = "support/stages.rs"]
 mod stages;
+#[path = "../crates/ir/tests/support/values.rs"]
+mod values;
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
@@ -209,6 +217,10 @@ fn run(text: &str, path: &Path) -> Result<String, Failed> {
     compare(&want, text, &errors)?;
     if !errors.is_empty() {
         return Ok(print_with_errors(&m, &errors));
+    }
+    if path.parent().is_some_and(|p| p.ends_with("sharded")) {
+        sharded::check(&m)?;
+        stages::plans_on_ranks(&m)?;
     }
     let folder = path.parent().filter(|p| p.parent().is_some_and(|p| p.ends_with("passes"))).map(stem);
     match (want.pass, folder) {

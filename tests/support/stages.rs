@@ -93,6 +93,24 @@ pub(crate) fn equivalent(before: &Module, after: &Module, all: bool) -> Result<u
     Ok(total)
 }
 
+/// Plans of a sharded module's entries for every mesh of 1, 2, 4 and 8 ranks: verified, and the ranks, each with its own
+/// arena, compute what the module means. The number of steps compared.
+pub(crate) fn plans_on_ranks(m: &Module) -> Result<usize, String> {
+    let mut total = 0;
+    for n in [1, 2, 4, 8] {
+        for mesh in crate::sharded::meshes(m, n) {
+            let on = crate::sharded::on_mesh(m, &mesh)?;
+            let at = |e: String| format!("plan on {mesh:?}: {e}");
+            let plan = compiled(&on).map_err(at)?;
+            if u64::from(plan.target.ranks) != n {
+                return Err(at(format!("{} ranks", plan.target.ranks)));
+            }
+            total += 1;
+        }
+    }
+    Ok(total)
+}
+
 /// The plan of the module's entries; with every amount of fuel it computes what the module means.
 fn compiled(m: &Module) -> Result<Plan, String> {
     let files = Files::synth(m);

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::collective::Collective;
 use crate::diag::Diagnostic;
 use crate::ops::*;
 use crate::placement::{self, DimRule};
@@ -48,6 +49,16 @@ pub trait OpDef: Clone + PartialEq + std::fmt::Debug + Serialize + for<'de> Dese
     /// Bytes written of result `i`; the whole result unless the op updates state in place.
     fn bytes_written(&self, _args: &[&TensorType], results: &[TensorType], i: usize, syms: &SymValues) -> u64 {
         results[i].bytes(syms).unwrap_or(u64::MAX)
+    }
+
+    /// What the op moves between ranks, if it is a collective.
+    fn collective(&self) -> Option<Collective> {
+        None
+    }
+
+    /// Sets the placements of the results, for ops whose point is to change them; `None` leaves it to the dim rule.
+    fn place(&self, _args: &[&TensorType], _results: &mut [TensorType]) -> Option<Result<(), Diagnostic>> {
+        None
     }
 
     /// Whether the op is linear in argument `i`, so that a pending sum may pass through it.
@@ -160,6 +171,15 @@ macro_rules! ops {
                 Work { read: reads.fold(0, u64::saturating_add), write: writes.fold(0, u64::saturating_add), flops }
             }
 
+            /// See [`OpDef::collective`].
+            pub fn collective(&self) -> Option<Collective> {
+                match self { $(Op::$variant(o) => o.collective()),* }
+            }
+
+            fn place(&self, args: &[&TensorType], results: &mut [TensorType]) -> Option<Result<(), Diagnostic>> {
+                match self { $(Op::$variant(o) => o.place(args, results)),* }
+            }
+
             /// See [`OpDef::linear_in`].
             pub fn linear_in(&self, i: usize) -> bool {
                 match self { $(Op::$variant(o) => o.linear_in(i)),* }
@@ -183,8 +203,9 @@ macro_rules! ops {
 }
 
 ops! {
-    Add, Append, Attention, Dequant, Gather, GroupedMatmul, IndexerScores, Join, LayerNorm, Matmul, MoeRoute, Mul,
-    Piece, Relu, Reshape, RmsNorm, Rope, Scale, Sigmoid, Silu, TopK,
+    Add, AllGather, AllReduce, AllToAll, Append, Attention, AttentionPart, Dequant, Gather, GroupedMatmul,
+    IndexerScores, Join, LayerNorm, Matmul, MoeRoute, Mul, Piece, ReduceScatter, Relu, Reshape, RmsNorm, Rope, Scale,
+    Shard, Sigmoid, Silu, TopK, TopKPart,
 }
 
 named_serde!(Op);
@@ -195,8 +216,10 @@ impl Op {
         let global: Vec<TensorType> = args.iter().map(|t| placement::strip(t)).collect();
         let refs: Vec<&TensorType> = global.iter().collect();
         let mut results = self.infer_global(&refs)?;
-        if args.iter().any(|t| !t.is_replicated()) {
-            placement::propagate(self, args, &mut results)?;
+        match self.place(args, &mut results) {
+            Some(placed) => placed?,
+            None if args.iter().any(|t| !t.is_replicated()) => placement::propagate(self, args, &mut results)?,
+            None => {}
         }
         Ok(results)
     }

@@ -222,7 +222,7 @@ impl Fit<'_> {
             // `S` counts visible positions, every other symbol the tokens of a prefill step.
             *bound = if sym.as_str() == "S" { limits.ctx } else { limits.chunk };
         }
-        schedule::place(&mut phase)?;
+        schedule::place(&mut phase, &self.plan.mesh)?;
         Ok(phase.arena_bytes)
     }
 }

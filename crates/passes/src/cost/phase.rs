@@ -101,7 +101,7 @@ fn launch<'a>(step: &'a Step, syms: &SymValues, target: &Target) -> Result<Launc
 
 /// The axes that cut a value.
 fn axes(ty: &TensorType) -> impl Iterator<Item = &Axis> {
-    ty.dims.iter().filter_map(|d| d.split.as_ref())
+    ty.dims.iter().filter_map(|d| d.split.as_ref().map(|s| &s.axis))
 }
 
 fn ways<'a>(mesh: &IndexMap<Axis, u64>, axes: impl Iterator<Item = &'a Axis>) -> u64 {

@@ -17,6 +17,7 @@ use glmc_ir::kernel::{
     JoinKernel, Kernel, LayerNormKernel, MatmulKernel, MulKernel, ReluKernel, RmsNormKernel, RopeKernel, RouteKernel,
     ScaleKernel, SigmoidKernel, SiluKernel, TopKKernel,
 };
+use glmc_ir::kernel::{AllGatherKernel, AllReduceKernel, AllToAllKernel, ReduceScatterKernel, ShardKernel};
 use glmc_ir::op::Op;
 
 use crate::pass::PassCx;
@@ -86,7 +87,7 @@ fn lower_function(f: &Function, cx: &mut PassCx) -> Result<Lowered, Diagnostic> 
                     out.steps.extend(step);
                 } else {
                     let inputs = data.args.iter().map(|a| groups.stored(*a)).collect();
-                    out.steps.push(LoweredStep::Launch { kernel: single(op), inputs, outputs: data.results.clone() });
+                    out.steps.push(LoweredStep::Launch { kernel: single(op)?, inputs, outputs: data.results.clone() });
                 }
             }
         }
@@ -95,8 +96,8 @@ fn lower_function(f: &Function, cx: &mut PassCx) -> Result<Lowered, Diagnostic> 
 }
 
 /// The contract of one op alone.
-fn single(op: &Op) -> Kernel {
-    match op.clone() {
+fn single(op: &Op) -> Result<Kernel, Diagnostic> {
+    Ok(match op.clone() {
         Op::Add(_) => AddKernel {}.into(),
         Op::Append(_) => AppendKernel {}.into(),
         Op::Attention(a) => AttentionKernel(a).into(),
@@ -119,7 +120,16 @@ fn single(op: &Op) -> Kernel {
         Op::Sigmoid(_) => SigmoidKernel {}.into(),
         Op::Silu(_) => SiluKernel {}.into(),
         Op::TopK(t) => TopKKernel { k: t.k }.into(),
-    }
+        Op::AllGather(o) => AllGatherKernel(o).into(),
+        Op::AllReduce(o) => AllReduceKernel(o).into(),
+        Op::AllToAll(o) => AllToAllKernel(o).into(),
+        Op::ReduceScatter(o) => ReduceScatterKernel(o).into(),
+        Op::Shard(o) => ShardKernel(o).into(),
+        // What ranks hold of pending values; no lift and no pass writes them.
+        Op::AttentionPart(_) | Op::TopKPart(_) => {
+            return Err(Diagnostic::new("no-contract", format!("no contract implements `{}`", op.name())));
+        }
+    })
 }
 
 /// Whether the contract of `op` decodes operand `i` itself, so that a stored tensor may be passed as it is.

@@ -206,6 +206,13 @@ impl Call<'_> {
             Op::Other(k) => k,
         };
         match kernel {
+            Kernel::AllGather(_)
+            | Kernel::AllReduce(_)
+            | Kernel::AllToAll(_)
+            | Kernel::ReduceScatter(_)
+            | Kernel::Shard(_) => {
+                Err(KernelError::Dim { what: "ranks of a collective", have: 1, need: "a device group" })
+            }
             Kernel::Matmul(_) | Kernel::Append(_) => {
                 Err(KernelError::Dim { what: "a launch", have: 0, need: "one that was prepared" })
             }
