@@ -17,5 +17,7 @@ mod equivalence {
     mod models;
     mod modules;
     mod mutants;
+    mod rule_cases;
+    mod rules;
     mod small_model;
 }

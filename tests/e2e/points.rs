@@ -33,6 +33,8 @@ const ORDER: &[&str] = &[
     "ffn_out",
     "l_out",
 ];
+/// Values that a launch of the optimised plan computes on the way and does not write.
+const INSIDE: &[&str] = &["kv_cmpr"];
 /// Largest difference as a share of the golden's RMS.
 const SHARE: f64 = 1e-3;
 
@@ -56,7 +58,7 @@ fn the_cpu_device_computes_the_goldens() {
         };
         e.feed_observed(seq, &ids(prompt), Want::All, Some(&mut see)).unwrap();
         e.end(seq);
-        println!("cpu {prompt}: {} values compared", compare(prompt, &seen));
+        println!("cpu {prompt}: {} values compared", compare(prompt, &seen, INSIDE));
     }
 }
 
@@ -104,7 +106,7 @@ fn the_interpreter_computes_the_goldens() {
             seen.insert(path.to_owned(), (t.shape.clone(), values));
         };
         Interp::new(m, Arith::Real, syms, &stored).observe(&mut see).run(entry, args).unwrap();
-        println!("interpreter {prompt}: {} values compared", compare(prompt, &seen));
+        println!("interpreter {prompt}: {} values compared", compare(prompt, &seen, &[]));
     }
 }
 
@@ -113,7 +115,7 @@ fn ids(prompt: &str) -> Vec<u32> {
 }
 
 /// Compares all named values of a prompt, in the order they are computed; returns how many there were.
-fn compare(prompt: &str, seen: &Values) -> usize {
+fn compare(prompt: &str, seen: &Values, inside: &[&str]) -> usize {
     let index = golden_json("points/index.json");
     let index = &index[prompt];
     let mut compared = 0;
@@ -123,6 +125,9 @@ fn compare(prompt: &str, seen: &Values) -> usize {
         let entry = &index[&golden];
         if entry.is_null() {
             assert!(ours.contains("ffn_moe") || ours.contains("shexp"), "the goldens lack {golden}");
+            continue;
+        }
+        if inside.contains(&kind) && !seen.contains_key(&ours) {
             continue;
         }
         let (_, want) =

@@ -1,11 +1,12 @@
 //! The passes of glmc, from a lifted module to a plan. Table of contents: [`pipeline`] (the list of passes and the
-//! driver that verifies after each), [`pass`], the passes themselves ([`canonicalise`], [`lower`], [`schedule`]) and
+//! driver that verifies after each), [`pass`], the passes themselves ([`canonicalise`], [`egraph`], [`lower`], [`schedule`]) and
 //! [`target`] (machine descriptions).
 //!
 //! This crate knows op rules, kernel contracts and target files. It never knows tensor names, file bytes, CUDA text or
 //! device handles.
 
 pub mod canonicalise;
+pub mod egraph;
 pub mod lower;
 pub mod pass;
 pub mod pipeline;

@@ -92,12 +92,13 @@ fn lower_function(f: &Function, cx: &mut PassCx) -> Result<Lowered, Diagnostic> 
 }
 
 /// The contract of one op alone.
-fn single(op: &Op) -> Kernel {
+pub(crate) fn single(op: &Op) -> Kernel {
     match op.clone() {
         Op::Add(_) => AddKernel {}.into(),
         Op::Append(_) => AppendKernel {}.into(),
         Op::Attention(a) => AttentionKernel(a).into(),
         Op::Dequant(_) => DecodeKernel {}.into(),
+        Op::Fused(f) => f.kernel,
         Op::Gather(_) => GatherKernel {}.into(),
         Op::GroupedMatmul(_) => GroupedMatmulKernel {}.into(),
         Op::IndexerScores(s) => IndexerKernel { scale: s.scale }.into(),
@@ -116,17 +117,6 @@ fn single(op: &Op) -> Kernel {
         Op::Sigmoid(_) => SigmoidKernel {}.into(),
         Op::Silu(_) => SiluKernel {}.into(),
         Op::TopK(t) => TopKKernel { k: t.k }.into(),
-    }
-}
-
-/// Whether the contract of `op` decodes operand `i` itself, so that a stored tensor may be passed as it is.
-fn decodes(op: &Op, i: usize) -> bool {
-    match op {
-        Op::Matmul(_) | Op::Add(_) | Op::Mul(_) | Op::Relu(_) | Op::Sigmoid(_) | Op::Silu(_) => true,
-        Op::GroupedMatmul(_) | Op::RmsNorm(_) | Op::MoeRoute(_) => i == 1,
-        Op::LayerNorm(_) => i >= 1,
-        Op::Gather(_) => i == 0,
-        _ => false,
     }
 }
 

@@ -23,6 +23,7 @@ mod arena;
 mod dot;
 mod error;
 mod exec;
+mod fusions;
 mod gemm;
 mod math;
 mod prepare;
