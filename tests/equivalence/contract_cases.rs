@@ -271,12 +271,18 @@ fn cached_rows(t: &mut Table, latent: bool) {
         for order in [[("rope", rope), ("rest", rest)], [("rest", rest), ("rope", rope)]] {
             let x = t.of(f32s([Dim::new(tokens), Dim::joined(&order)]), 1.0);
             let (rope, theta) = ("rope".to_owned(), 1e4);
+            let names: Vec<String> = order.iter().map(|(n, _)| (*n).to_owned()).collect();
+            let from = names.clone();
             let pos = t.ints(&[tokens], &pos);
             if latent {
                 let w = t.f(&[rest]);
-                t.add(format!("{tokens} {order:?}"), LatentRowKernel { eps: 1e-5, theta, rope }, vec![x, w, pos]);
+                t.add(
+                    format!("{tokens} {order:?}"),
+                    LatentRowKernel { eps: 1e-5, theta, from, names, rope },
+                    vec![x, w, pos],
+                );
             } else {
-                t.add(format!("{tokens} {order:?}"), RopeJoinKernel { theta, rope }, vec![x, pos]);
+                t.add(format!("{tokens} {order:?}"), RopeJoinKernel { theta, from, names, rope }, vec![x, pos]);
             }
         }
     }
@@ -284,12 +290,16 @@ fn cached_rows(t: &mut Table, latent: bool) {
         each_type(t, |t, q| {
             let x = t.of(f32s([Dim::new(2), Dim::joined(&[("latent", row(q)), ("rope", 4)])]), 1.0);
             let inputs = vec![x, t.w(q, &[row(q)]), t.ints(&[2], &[3, 0])];
-            t.add(format!("{q}"), LatentRowKernel { eps: 1e-5, theta: 1e6, rope: "rope".into() }, inputs);
+            let names = ["latent", "rope"].map(str::to_owned).to_vec();
+            let (from, rope) = (names.clone(), "rope".to_owned());
+            t.add(format!("{q}"), LatentRowKernel { eps: 1e-5, theta: 1e6, from, names, rope }, inputs);
         });
     } else {
-        let x = t.of(f32s([Dim::new(2), Dim::new(3), Dim::joined(&[("rope", 4), ("nope", 5)])]), 1.0);
+        // Two pieces of a row of three, in another order and under other names, a head at a time.
+        let x = t.of(f32s([Dim::new(2), Dim::new(3), Dim::joined(&[("q", 3), ("k.a", 4), ("k.b", 5)])]), 1.0);
         let inputs = vec![x, t.ints(&[2], &[9, 100])];
-        t.add("heads", RopeJoinKernel { theta: 1e6, rope: "rope".into() }, inputs);
+        let (from, names) = (vec!["k.b".to_owned(), "k.a".into()], vec!["b".to_owned(), "a".into()]);
+        t.add("heads", RopeJoinKernel { theta: 1e6, from, names, rope: "a".into() }, inputs);
     }
 }
 

@@ -23,6 +23,8 @@ fn samples() -> Vec<(Op, Vec<TensorType>)> {
         let refs: Vec<&TensorType> = args.iter().collect();
         (Op::from(Fused::of(kernel, &refs)), args)
     };
+    let both = vec!["gate".to_owned(), "up".to_owned()];
+    let rope_join = RopeJoinKernel { theta: 1e4, from: both.clone(), names: both, rope: "up".into() };
     vec![
         (Add {}.into(), t(&["f32[T, 8]", "f32[T, 8]"])),
         (Add {}.into(), t(&["f32[T, 8]", "f32[1, 8]"])),
@@ -46,7 +48,7 @@ fn samples() -> Vec<(Op, Vec<TensorType>)> {
         fused(GateUpKernel { spec: "tk,nk->tn".into() }.into(), t(&["f32[T, 8]", "f32[6, 8]", "f32[6, 8]"])),
         fused(GroupedDownKernel {}.into(), t(&["f32[T, 2, 8]", "f32[6, 4, 8]", "i32[T, 2]", "f32[T, 2]"])),
         fused(SwigluKernel { pieces: vec!["gate".into(), "up".into()] }.into(), vec![pieces.clone()]),
-        fused(RopeJoinKernel { theta: 1e4, rope: "up".into() }.into(), vec![pieces.clone(), t(&["i32[T]"]).remove(0)]),
+        fused(rope_join.into(), vec![pieces.clone(), t(&["i32[T]"]).remove(0)]),
         (Gather {}.into(), t(&["f32[100, 4, 8]", "i32[T, 2]"])),
         (GroupedMatmul {}.into(), t(&["f32[T, 8]", "f32[6, 4, 8]", "i32[T, 2]"])),
         (GroupedMatmul {}.into(), t(&["f32[T, 2, 8]", "f32[6, 4, 8]", "i32[T, 2]"])),

@@ -132,3 +132,75 @@ fn fuel_stops_it() {
     assert_eq!(print_module(&same), print_module(&m));
     assert_eq!((cx.rewrites, cx.saturated[0].end), (0, End::Fuel));
 }
+
+#[test]
+fn a_runaway_is_stopped_and_reported() {
+    use glmc_ir::op::Op;
+    use glmc_passes::egraph::rules::What;
+    use glmc_passes::egraph::saturate::ROUNDS;
+    let text = "module m {\n func @f(%x: f32[4]) -> (y: f32[4]) {\n %y = scale %x {factor: 1.0} : f32[4]\n return y: %y\n }\n}";
+    let m = parse_module(text).expect("the text of the test");
+    // Each round finds a constant that no round before had.
+    let grows = Rule {
+        name: "grows",
+        why: "the test",
+        what: What::Rewrite {
+            left: "(scale@a ?x)",
+            right: "(scale@b ?x)",
+            binds: &["@b"],
+            when: |_, m| {
+                let Op::Scale(s) = m.op("a") else { return None };
+                let factor = s.factor + 1.0;
+                m.bind_op("b", glmc_ir::ops::Scale { factor });
+                Some(())
+            },
+        },
+    };
+    let found = saturated(&m, &[grows], &flops_only());
+    assert_eq!((found.end, found.rounds), (End::Rounds, ROUNDS));
+    // Two new ones for each: the number doubles, and the nodes run out first.
+    let doubles = Rule {
+        name: "doubles",
+        why: "the test",
+        what: What::Rewrite {
+            left: "(scale@a ?x)",
+            right: "(add (scale@b ?x) (scale@c ?x))",
+            binds: &["@b", "@c"],
+            when: |_, m| {
+                let Op::Scale(s) = m.op("a") else { return None };
+                let (b, c) = (s.factor * 2.0, s.factor * 2.0 + 1.0);
+                m.bind_op("b", glmc_ir::ops::Scale { factor: b });
+                m.bind_op("c", glmc_ir::ops::Scale { factor: c });
+                Some(())
+            },
+        },
+    };
+    assert_eq!(saturated(&m, &[doubles], &flops_only()).end, End::Nodes);
+}
+
+#[test]
+fn unequal_types_that_a_rule_makes_one_are_reported_with_its_name() {
+    use glmc_passes::egraph::rules::What;
+    let text = "module m {\n func @f(%x: f32[4], %y: f32[3]) -> (y: f32[4], z: f32[3]) {\n %a = silu %x : f32[4]\n \
+                %b = silu %y : f32[3]\n return y: %a, z: %b\n }\n}";
+    let m = parse_module(text).expect("the text of the test");
+    // `silu` of anything is `silu` of whichever class comes last.
+    let rule = Rule {
+        name: "all-one",
+        why: "the test",
+        what: What::Rewrite {
+            left: "(silu ?x)",
+            right: "?y",
+            binds: &["?y"],
+            when: |g, m| {
+                let last = g.classes().map(|c| c.id).max()?;
+                m.bind("y", last);
+                Some(())
+            },
+        },
+    };
+    let s = Saturator::new(&[rule]).expect("well-formed");
+    let f = m.funcs.values().next().expect("a function");
+    let e = s.function(&m, f, &flops_only(), BEST, &mut || true).expect_err("two types");
+    assert!(e.code == "rule-type" && e.message.contains("all-one") && e.message.contains("f32[3]"), "{e}");
+}

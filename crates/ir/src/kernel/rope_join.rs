@@ -1,5 +1,5 @@
 //! The contracts `rope_join` and `latent_row`: rows in the form in which a cache keeps them, their rotary piece rotated
-//! in place among the others.
+//! among the others. The pieces are taken by name from a joined row, which may hold more than they use.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,23 +8,18 @@ use crate::builder::Builder;
 use crate::diag::Diagnostic;
 use crate::entities::Value;
 use crate::ops::{Join, RmsNorm, Rope};
-use crate::ty::Extent;
 
-/// The pieces of `x`'s last dim, in order.
-fn names(b: &Builder<'_>, x: Value) -> Vec<String> {
-    match b.ty(x).last().map(|d| &d.extent) {
-        Some(Extent::Joined(p)) => p.iter().map(|(n, _)| n.to_string()).collect(),
-        _ => Vec::new(),
-    }
-}
-
-/// `y = x` with its piece `rope` rotated; see [`Rope`].
+/// `y = {names[i]: x.from[i], ..}`, the piece `rope` of it rotated; see [`Rope`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RopeJoinKernel {
     /// As in [`Rope::theta`].
     pub theta: f64,
-    /// Which piece is rotated.
+    /// Pieces of the operand, in the order of the result.
+    pub from: Vec<String>,
+    /// What the result calls them.
+    pub names: Vec<String>,
+    /// Which piece of the result is rotated.
     pub rope: String,
 }
 
@@ -36,18 +31,13 @@ impl KernelDef for RopeJoinKernel {
     }
 
     fn meaning(&self, b: &mut Builder<'_>, inputs: &[Value]) -> Result<Vec<Value>, Diagnostic> {
-        let names = names(b, inputs[0]);
-        let mut parts = Vec::new();
-        for name in &names {
-            let part = b.piece(inputs[0], name)?;
-            let rope = Rope { theta: self.theta };
-            parts.push(if *name == self.rope { b.one(rope, &[part, inputs[1]])? } else { part });
-        }
-        b.op(Join { names }, &parts)
+        rows(b, inputs[0], [&self.from, &self.names], |b, name, part| {
+            if name == self.rope { b.one(Rope { theta: self.theta }, &[part, inputs[1]]) } else { Ok(part) }
+        })
     }
 }
 
-/// `y = z` with its piece `rope` rotated and every other piece normed; see [`Rope`] and [`RmsNorm`].
+/// As [`RopeJoinKernel`], every other piece normed; see [`RmsNorm`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LatentRowKernel {
@@ -55,7 +45,11 @@ pub struct LatentRowKernel {
     pub eps: f64,
     /// As in [`Rope::theta`].
     pub theta: f64,
-    /// Which piece is rotated.
+    /// Pieces of the operand, in the order of the result.
+    pub from: Vec<String>,
+    /// What the result calls them.
+    pub names: Vec<String>,
+    /// Which piece of the result is rotated.
     pub rope: String,
 }
 
@@ -67,17 +61,32 @@ impl KernelDef for LatentRowKernel {
     }
 
     fn meaning(&self, b: &mut Builder<'_>, inputs: &[Value]) -> Result<Vec<Value>, Diagnostic> {
-        let names = names(b, inputs[0]);
         let w = decoded(b, inputs[1])?;
-        let mut parts = Vec::new();
-        for name in &names {
-            let part = b.piece(inputs[0], name)?;
-            parts.push(if *name == self.rope {
-                b.one(Rope { theta: self.theta }, &[part, inputs[2]])?
+        rows(b, inputs[0], [&self.from, &self.names], |b, name, part| {
+            if name == self.rope {
+                b.one(Rope { theta: self.theta }, &[part, inputs[2]])
             } else {
-                b.one(RmsNorm { eps: self.eps }, &[part, w])?
-            });
-        }
-        b.op(Join { names }, &parts)
+                b.one(RmsNorm { eps: self.eps }, &[part, w])
+            }
+        })
     }
+}
+
+/// The pieces `from` of `x`, each through `each`, side by side as `names`.
+fn rows(
+    b: &mut Builder<'_>,
+    x: Value,
+    [from, names]: [&Vec<String>; 2],
+    mut each: impl FnMut(&mut Builder<'_>, &str, Value) -> Result<Value, Diagnostic>,
+) -> Result<Vec<Value>, Diagnostic> {
+    if from.len() != names.len() {
+        let what = format!("{} pieces under {} names", from.len(), names.len());
+        return Err(Diagnostic::new("bad-attribute", what));
+    }
+    let mut parts = Vec::new();
+    for (from, name) in from.iter().zip(names) {
+        let part = b.piece(x, from)?;
+        parts.push(each(b, name, part)?);
+    }
+    b.op(Join { names: names.clone() }, &parts)
 }

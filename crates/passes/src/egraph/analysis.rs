@@ -110,6 +110,15 @@ pub fn ty(g: &Graph, id: Id) -> Option<&TensorType> {
     }
 }
 
+/// What people call the value of a class: its name, or that of the leaf that it is.
+pub fn name(g: &Graph, id: Id) -> Option<&str> {
+    let leaf = g[id].nodes.iter().find_map(|n| match n.head {
+        Head::Leaf(i) => Some(g.analysis.leaves[i as usize].name.as_str()),
+        _ => None,
+    });
+    g[id].data.name.as_ref().map(|(_, n)| &**n).or(leaf)
+}
+
 /// The nodes of a class that are ops, with their operands.
 pub fn ops(g: &Graph, id: Id) -> impl Iterator<Item = (&Op, &[Id])> {
     g[id].nodes.iter().filter_map(|n| n.op().map(|o| (o, n.args.as_slice())))

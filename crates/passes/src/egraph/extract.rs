@@ -16,7 +16,7 @@ use super::lang::{ENode, Head};
 use super::skeleton::{Operand, Skeleton};
 
 /// Rounds of the local search.
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 24;
 /// Added to each node's cost, in seconds: among equals the fewest nodes win.
 const NODE: f64 = 1e-15;
 
@@ -46,6 +46,29 @@ pub struct Choice {
     /// Seconds.
     pub cost: f64,
     pub(super) of: Vec<Option<usize>>,
+}
+
+/// The cheapest answers so far, in order.
+struct Kept {
+    k: usize,
+    all: Vec<Found>,
+}
+
+/// An answer, what was forbidden for it, and whether the search has gone on from it.
+struct Found {
+    choice: Choice,
+    banned: Vec<bool>,
+    tried: bool,
+}
+
+impl Kept {
+    fn keep(&mut self, choice: Choice, banned: Vec<bool>) {
+        let at = self.all.partition_point(|f| f.choice.cost <= choice.cost);
+        if at < self.k && !self.all.iter().any(|f| f.choice.of == choice.of) {
+            self.all.insert(at, Found { choice, banned, tried: false });
+            self.all.truncate(self.k);
+        }
+    }
 }
 
 impl Problem {
@@ -113,51 +136,39 @@ impl Problem {
         out
     }
 
-    /// The answer in which no rule's node is taken: the function as it came.
-    pub fn plain(&self) -> Option<Choice> {
-        let made = |n: &Node| n.enode.as_ref().is_some_and(|e| !e.rule.is_empty());
-        self.solve(&|i| made(&self.nodes[i]))
-    }
-
     /// The `k` cheapest distinct answers that the search meets, the best first.
     pub fn best(&self, k: usize) -> Vec<Choice> {
-        let mut found: Vec<Choice> = Vec::new();
-        let mut keep = |c: &Choice| {
-            if !found.iter().any(|f| f.of == c.of) {
-                let at = found.partition_point(|f| f.cost <= c.cost);
-                found.insert(at, c.clone());
-                found.truncate(k);
-            }
-        };
+        let mut kept = Kept { k, all: Vec::new() };
         // What must not be taken; forbidding is how both moves are said.
-        let mut banned = vec![false; self.nodes.len()];
-        let Some(mut now) = self.solve(&|i| banned[i]) else { return Vec::new() };
-        keep(&now);
+        let none = vec![false; self.nodes.len()];
+        let Some(first) = self.solve(&|i| none[i]) else { return Vec::new() };
+        kept.keep(first, none);
+        // Always from the cheapest that was not tried from yet: down to where no move helps, then round about.
         for _ in 0..ROUNDS {
-            let mut better: Option<(Choice, Vec<bool>)> = None;
+            let Some(from) = kept.all.iter_mut().find(|f| !f.tried) else { break };
+            from.tried = true;
+            let (now, banned) = (from.choice.clone(), from.banned.clone());
             for ban in self.moves(&now, &banned) {
-                let Some(c) = self.solve(&|i| ban[i]) else { continue };
-                keep(&c);
-                if c.cost < better.as_ref().map_or(now.cost, |(b, _)| b.cost) {
-                    better = Some((c, ban));
+                if let Some(c) = self.solve(&|i| ban[i]) {
+                    kept.keep(c, ban);
                 }
             }
-            let Some((c, ban)) = better else { break };
-            (now, banned) = (c, ban);
         }
-        found
+        kept.all.into_iter().map(|f| f.choice).collect()
     }
 
     /// Other sets of forbidden nodes to try from `now`.
     fn moves(&self, now: &Choice, banned: &[bool]) -> Vec<Vec<bool>> {
         let mut out = Vec::new();
         for group in &self.groups {
-            let useful: Vec<usize> = group.iter().copied().filter(|n| now.of[self.nodes[*n].class].is_some()).collect();
-            if useful.len() < 2 || useful.iter().all(|n| now.of[self.nodes[*n].class] == Some(*n)) {
+            let taken = |n: &&usize| now.of[self.nodes[**n].class].is_some();
+            if group.iter().filter(taken).count() < 2
+                || group.iter().filter(taken).all(|n| now.of[self.nodes[*n].class] == Some(*n))
+            {
                 continue;
             }
             let mut ban = banned.to_vec();
-            for n in &useful {
+            for n in group {
                 for other in &self.of_class[self.nodes[*n].class] {
                     ban[*other] = other != n;
                 }
@@ -258,7 +269,7 @@ impl Problem {
     }
 }
 
-/// Nodes that take a part of one value, by that value.
+/// Nodes that take a part of one value, by that value, and joins of such parts alone.
 fn groups(nodes: &[Node], classes: usize) -> Vec<Vec<usize>> {
     let mut parts: Vec<Vec<usize>> = vec![Vec::new(); classes];
     for (i, n) in nodes.iter().enumerate() {
@@ -271,6 +282,16 @@ fn groups(nodes: &[Node], classes: usize) -> Vec<Vec<usize>> {
         // One node a class: two parts of one class would exclude each other.
         if part && parts[n.args[0]].iter().all(|o| nodes[*o].class != n.class) {
             parts[n.args[0]].push(i);
+        }
+    }
+    for group in &mut parts {
+        let held: Vec<usize> = group.iter().map(|n| nodes[*n].class).collect();
+        for (i, n) in nodes.iter().enumerate() {
+            let join = n.enode.as_ref().and_then(ENode::op).is_some_and(|o| matches!(o, glmc_ir::op::Op::Join(_)));
+            let of_parts = join && n.args.len() > 1 && n.args.iter().all(|a| held.contains(a));
+            if of_parts && !held.contains(&n.class) && group.iter().all(|o| nodes[*o].class != n.class) {
+                group.push(i);
+            }
         }
     }
     parts.into_iter().filter(|p| p.len() > 1).collect()

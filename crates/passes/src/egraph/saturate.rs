@@ -83,12 +83,10 @@ pub fn saturate(
     Ok((End::Rounds, ROUNDS))
 }
 
-/// The first error that the analysis met.
+/// All errors that the analysis met, as one.
 fn settled(g: &mut Graph) -> Result<(), Diagnostic> {
-    match g.analysis.errors.is_empty() {
-        true => Ok(()),
-        false => Err(g.analysis.errors.remove(0)),
-    }
+    let errors: Vec<String> = g.analysis.errors.drain(..).map(|d| d.message).collect();
+    if errors.is_empty() { Ok(()) } else { Err(Diagnostic::new("rule-type", errors.join("\n"))) }
 }
 
 fn named(rule: &str, d: Diagnostic) -> Diagnostic {

@@ -4,7 +4,7 @@
 //! Back in a function, instructions of the skeleton stand in their old order, each after what it needs; a value keeps
 //! its name where its class is still computed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use egg::Id;
 use glmc_ir::builder::Builder;
@@ -127,8 +127,24 @@ impl<'f> Skeleton<'f> {
         }
         let results = self.results.iter().map(|(n, o)| Ok((n.clone(), t.operand(*o)?)));
         let results = results.collect::<Result<Vec<_>, Diagnostic>>()?;
-        Ok(t.b.finish(results))
+        Ok(discarded(t.b.finish(results)))
     }
+}
+
+/// Calls each result that nothing uses by a name that says so.
+fn discarded(mut f: Function) -> Function {
+    let mut used: HashSet<Value> = f.results.iter().map(|(_, v)| *v).collect();
+    f.insts.values().for_each(|i| used.extend(&i.args));
+    let unused: Vec<Value> =
+        f.insts.values().flat_map(|i| &i.results).copied().filter(|v| !used.contains(v) && !f.ty(*v).state).collect();
+    let mut names: HashSet<String> = f.values.values().filter_map(|v| v.name.clone()).collect();
+    for v in unused {
+        if f.values[v].name.as_deref().is_none_or(|n| !n.starts_with('_')) {
+            let name = (0..).map(|n| format!("_unused{n}")).find(|n| names.insert(n.clone()));
+            f.values[v].name = name;
+        }
+    }
+    f
 }
 
 /// A function on its way into an e-graph.

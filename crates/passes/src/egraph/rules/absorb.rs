@@ -11,7 +11,7 @@ use glmc_ir::op::Op;
 use glmc_ir::ops::{Einsum, Matmul};
 
 use super::{Rule, What};
-use crate::egraph::analysis::{has_stored_form, ty};
+use crate::egraph::analysis::{has_stored_form, name, ty};
 
 /// The rules.
 pub const RULES: &[Rule] = &[
@@ -36,7 +36,7 @@ pub const RULES: &[Rule] = &[
                 m.bind_seq("q1", &pre[i + 1..p]);
                 m.bind_seq("k0", &pre[p..]);
                 m.bind_op("absorbed", Matmul::new(&spec));
-                if let Some((_, name)) = &g[pre[i]].data.name {
+                if let Some(name) = name(g, pre[i]) {
                     m.call("absorbed", format!("{name}_absorbed"));
                 }
                 Some(())

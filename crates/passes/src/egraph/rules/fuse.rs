@@ -9,7 +9,7 @@ use glmc_ir::kernel::{
 use glmc_ir::op::Op;
 
 use super::{Rule, What};
-use crate::egraph::analysis::{Graph, stored};
+use crate::egraph::analysis::{Graph, ops, stored};
 use crate::egraph::saturate::meaning;
 
 /// The contract on these operands; on what is stored behind them where it decodes that itself.
@@ -18,6 +18,14 @@ fn on(g: &Graph, kernel: impl Into<Kernel>, args: &[Id]) -> Option<(Kernel, Vec<
     let behind: Vec<Id> = args.iter().map(|a| stored(g, *a).unwrap_or(*a)).collect();
     let args = if meaning(g, &kernel, &behind).is_some() { behind } else { args.to_vec() };
     Some((kernel, args))
+}
+
+/// The name of the piece of `x` that a class is.
+fn piece_of(g: &Graph, id: Id, x: Id) -> Option<String> {
+    ops(g, id).find_map(|(o, args)| match o {
+        Op::Piece(p) if g.find(args[0]) == g.find(x) => Some(p.name.clone()),
+        _ => None,
+    })
 }
 
 /// The rules.
@@ -83,10 +91,16 @@ pub const RULES: &[Rule] = &[
         name: "fuse-rope-join",
         why: "the row is rotated into the form in which the cache keeps it",
         what: What::Contract {
-            left: "(join ?before* (rope@r (piece@p ?x) ?pos) ?after*)",
+            left: "(join@j ?before* (rope@r (piece@p ?x) ?pos) ?after*)",
             make: |g, m| {
-                let (Op::Rope(r), Op::Piece(p)) = (m.op("r"), m.op("p")) else { return None };
-                on(g, RopeJoinKernel { theta: r.theta, rope: p.name.clone() }, &["x", "pos"].map(|v| m.var(v)))
+                let (Op::Join(j), Op::Rope(r), Op::Piece(p)) = (m.op("j"), m.op("r"), m.op("p")) else { return None };
+                let named = |id: &Id| piece_of(g, *id, m.var("x"));
+                let before = m.seq("before").iter().map(named).collect::<Option<Vec<_>>>()?;
+                let after = m.seq("after").iter().map(named).collect::<Option<Vec<_>>>()?;
+                let rope = j.names.get(before.len())?.clone();
+                let from = [before, vec![p.name.clone()], after].concat();
+                let kernel = RopeJoinKernel { theta: r.theta, from, names: j.names.clone(), rope };
+                on(g, kernel, &["x", "pos"].map(|v| m.var(v)))
             },
         },
     },
@@ -94,12 +108,12 @@ pub const RULES: &[Rule] = &[
         name: "fuse-latent-row",
         why: "norm, rotation and joining of a cached row in one launch",
         what: What::Contract {
-            left: "(join (rms_norm@n (piece ?z) ?w) (rope@r (piece@p ?z) ?pos))",
+            left: "(join@j (rms_norm@n (piece@c ?z) ?w) (rope@r (piece@p ?z) ?pos))",
             make: |g, m| {
-                let (Op::RmsNorm(n), Op::Rope(r), Op::Piece(p)) = (m.op("n"), m.op("r"), m.op("p")) else {
-                    return None;
-                };
-                let kernel = LatentRowKernel { eps: n.eps, theta: r.theta, rope: p.name.clone() };
+                let (Op::RmsNorm(n), Op::Rope(r)) = (m.op("n"), m.op("r")) else { return None };
+                let (Op::Join(j), Op::Piece(c), Op::Piece(p)) = (m.op("j"), m.op("c"), m.op("p")) else { return None };
+                let (from, rope) = (vec![c.name.clone(), p.name.clone()], j.names.get(1)?.clone());
+                let kernel = LatentRowKernel { eps: n.eps, theta: r.theta, from, names: j.names.clone(), rope };
                 on(g, kernel, &["z", "w", "pos"].map(|v| m.var(v)))
             },
         },

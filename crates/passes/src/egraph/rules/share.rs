@@ -10,7 +10,7 @@ use glmc_ir::text::is_word;
 use glmc_ir::ty::{Extent, TensorType};
 
 use super::{Rule, What};
-use crate::egraph::analysis::{Graph, has_stored_form, ops, ty};
+use crate::egraph::analysis::{Graph, has_stored_form, ops, stored, ty};
 use crate::egraph::lang::Head;
 use crate::egraph::saturate::Share;
 
@@ -46,15 +46,29 @@ fn search(g: &Graph) -> Vec<Share> {
         }
     }
     let in_order = |(key, mut all): ((usize, String), Vec<Product>)| {
-        all.sort_by_key(|(_, w)| leaf(g, *w));
+        all.sort_by_key(|(_, w)| leaf(g, stored(g, *w).unwrap_or(*w)));
         (key, all)
     };
-    groups.into_iter().map(in_order).filter_map(|((x, spec), all)| share(g, Id::from(x), &spec, all)).collect()
+    let mut out = Vec::new();
+    for ((x, spec), all) in groups.into_iter().map(in_order) {
+        // Rows that have pieces of their own may have to be joined again for whoever reads them whole: also without.
+        let plain: Vec<Product> = all.iter().copied().filter(|(_, w)| plain(g, *w)).collect();
+        if plain.len() < all.len() {
+            out.extend(share(g, Id::from(x), &spec, plain));
+        }
+        out.extend(share(g, Id::from(x), &spec, all));
+    }
+    out
 }
 
 /// Whether the last letter of the result is the right operand's alone, so that results can stand side by side.
 fn joins(spec: &str) -> bool {
     Einsum::parse(spec).is_ok_and(|e| e.out.last().is_some_and(|c| e.rhs.contains(c) && !e.lhs.contains(c)))
+}
+
+/// Whether no dim of a value is joined.
+fn plain(g: &Graph, id: Id) -> bool {
+    ty(g, id).is_some_and(|t| t.dims.iter().all(|d| !matches!(d.extent, Extent::Joined(_))))
 }
 
 fn share(g: &Graph, x: Id, spec: &str, all: Vec<Product>) -> Option<Share> {
@@ -96,7 +110,7 @@ fn leaf(g: &Graph, w: Id) -> Option<u32> {
 
 /// What a weight is called: its role, without the prefix of parameters.
 fn name(g: &Graph, w: Id) -> Option<String> {
-    let leaf = &g.analysis.leaves[leaf(g, w)? as usize];
+    let leaf = &g.analysis.leaves[leaf(g, stored(g, w).unwrap_or(w))? as usize];
     let name = leaf.name.strip_prefix("w.").unwrap_or(&leaf.name);
     is_word(name).then(|| name.to_owned())
 }

@@ -9,6 +9,7 @@ use glmc_ir::ty::{Elem, SymValues};
 use super::arena::{Arena, Lent};
 use super::attention::{AttentionArgs, KeyPart, attention};
 use super::error::KernelError;
+use super::fusions::Rows;
 use super::indexer::{IndexerArgs, indexer_scores};
 use super::matmul::{GroupedInput, WeightView, batched_matmul, grouped_matmul, matmul};
 use super::prepare::{Contract, Op, Operand, Prepared, Step, symbol_values};
@@ -214,8 +215,12 @@ impl Call<'_> {
             Kernel::AddRmsNorm(n) => self.add_rms_norm(n.eps as f32, &mut writes),
             Kernel::GroupedGateUp(_) => self.grouped_gate_up(floats(&mut writes, 0)?),
             Kernel::GroupedDown(_) => self.grouped_down(floats(&mut writes, 0)?),
-            Kernel::RopeJoin(k) => self.rope_join(&k.rope, k.theta, None, floats(&mut writes, 0)?),
-            Kernel::LatentRow(k) => self.rope_join(&k.rope, k.theta, Some(k.eps as f32), floats(&mut writes, 0)?),
+            Kernel::RopeJoin(k) => self
+                .rope_join(&Rows { from: &k.from, rope: &k.rope, theta: k.theta, eps: None }, floats(&mut writes, 0)?),
+            Kernel::LatentRow(k) => self.rope_join(
+                &Rows { from: &k.from, rope: &k.rope, theta: k.theta, eps: Some(k.eps as f32) },
+                floats(&mut writes, 0)?,
+            ),
             Kernel::Scale(s) => elementwise::scale(self.f32(0)?, s.factor as f32, floats(&mut writes, 0)?),
             Kernel::Decode(_) => self.decode(floats(&mut writes, 0)?),
             Kernel::Gather(_) => self.gather(floats(&mut writes, 0)?),

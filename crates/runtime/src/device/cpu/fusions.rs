@@ -60,36 +60,44 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The rows of operand 0 with the piece `rotated` rotated, by the last operand's positions; with `eps` the other
-    /// pieces normed by operand 1.
-    pub(super) fn rope_join(
-        &self,
-        rotated: &str,
-        theta: f64,
-        eps: Option<f32>,
-        y: &mut [f32],
-    ) -> Result<(), KernelError> {
+    /// Pieces of the rows of operand 0, one rotated by the last operand's positions, the others normed by operand 1 or as
+    /// they are.
+    pub(super) fn rope_join(&self, rows: &Rows<'_>, y: &mut [f32]) -> Result<(), KernelError> {
         let x = self.f32(0)?;
         let pos = self.i32(self.in_shapes.len() - 1)?;
         let shape = &self.in_shapes[0];
         let heads: usize = shape[1..shape.len() - 1].iter().product();
-        let total: usize = self.step.inputs[0].pieces.iter().sum();
-        if total == 0 {
-            return Err(KernelError::Dim { what: "a row", have: 0, need: "named pieces" });
+        let out = &self.step.outputs[0];
+        let (total, made): (usize, usize) = (self.step.inputs[0].pieces.iter().sum(), out.pieces.iter().sum());
+        if total == 0 || made == 0 || rows.from.len() != out.pieces.len() {
+            return Err(KernelError::Dim { what: "a row", have: rows.from.len(), need: "named pieces" });
         }
-        for name in &self.step.inputs[0].names {
-            let r = self.piece(name)?;
+        let mut at = 0;
+        for (from, name) in rows.from.iter().zip(&out.names) {
+            let r = self.piece(from)?;
             let part: Vec<f32> = x.chunks_exact(total).flat_map(|row| row[r.clone()].iter().copied()).collect();
-            let mut out = vec![0.0; part.len()];
-            match eps {
-                _ if name == rotated => rope::rope(&part, heads, r.len(), pos, theta, &mut out)?,
-                Some(eps) => norm::rms_norm(&part, self.f32(1)?, eps, &mut out)?,
-                None => out.copy_from_slice(&part),
+            let mut done = vec![0.0; part.len()];
+            match rows.eps {
+                _ if name == rows.rope => rope::rope(&part, heads, r.len(), pos, rows.theta, &mut done)?,
+                Some(eps) => norm::rms_norm(&part, self.f32(1)?, eps, &mut done)?,
+                None => done.copy_from_slice(&part),
             }
-            for (row, part) in y.chunks_exact_mut(total).zip(out.chunks_exact(r.len())) {
-                row[r.clone()].copy_from_slice(part);
+            for (row, part) in y.chunks_exact_mut(made).zip(done.chunks_exact(r.len())) {
+                row[at..at + r.len()].copy_from_slice(part);
             }
+            at += r.len();
         }
         Ok(())
     }
+}
+
+/// What `rope_join` and `latent_row` do to a row.
+pub(super) struct Rows<'a> {
+    /// Pieces of the operand, in the order of the result.
+    pub(super) from: &'a [String],
+    /// Which piece of the result is rotated.
+    pub(super) rope: &'a str,
+    pub(super) theta: f64,
+    /// Of the norm of the others, if they are normed.
+    pub(super) eps: Option<f32>,
 }
