@@ -112,8 +112,11 @@ pub struct Share {
     pub args: Vec<Id>,
     /// For each class the pieces of the op's value that it joins, with the names under which it holds them; one piece
     /// without a name is the class itself.
-    pub parts: Vec<(Id, Vec<(String, Option<String>)>)>,
+    pub parts: Vec<(Id, Vec<PieceName>)>,
 }
+
+/// A piece of a shared product, and the name under which a class that joins pieces holds it.
+pub type PieceName = (String, Option<String>);
 
 impl Step {
     /// Whether the e-graph holds the rewrite already; then it costs no fuel.

@@ -12,7 +12,7 @@ use glmc_ir::ty::{Extent, TensorType};
 use super::{Rule, What};
 use crate::egraph::analysis::{Graph, has_stored_form, ops, stored, ty};
 use crate::egraph::lang::Head;
-use crate::egraph::saturate::Share;
+use crate::egraph::saturate::{PieceName, Share};
 
 /// Most products of one launch.
 const MOST: usize = 8;
@@ -93,7 +93,7 @@ fn share(g: &Graph, x: Id, spec: &str, all: Vec<Product>) -> Option<Share> {
 }
 
 /// The pieces of the joined dim that stand for a product by `w`.
-fn pieces(name: &str, w: Option<&TensorType>, at: usize) -> Vec<(String, Option<String>)> {
+fn pieces(name: &str, w: Option<&TensorType>, at: usize) -> Vec<PieceName> {
     match w.and_then(|t| t.dims.get(at)).map(|d| &d.extent) {
         Some(Extent::Joined(p)) => p.iter().map(|(q, _)| (format!("{name}.{q}"), Some(q.to_string()))).collect(),
         _ => vec![(name.to_owned(), None)],
