@@ -14,6 +14,7 @@ mod equivalence {
     mod compile;
     mod contract_cases;
     mod contracts;
+    mod layer;
     mod models;
     mod modules;
     mod mutants;
