@@ -155,7 +155,20 @@ impl OpDef for Fused {
     const NAME: &'static str = "fused";
 
     fn infer(&self, args: &[&TensorType]) -> Infer {
-        if self.kernel.params().iter().any(|p| p.access == Access::Update) {
+        // Before the list of parameters is made: its length is the attribute's.
+        if let Kernel::Attention(a) = &self.kernel
+            && a.0.parts > args.len()
+        {
+            let what = format!("`fused` attention of {} parts on {} operands", a.0.parts, args.len());
+            return Err(Diagnostic::new("bad-arity", what));
+        }
+        let params = self.kernel.params();
+        let inputs = params.iter().filter(|p| p.access != Access::Write).count();
+        if inputs != args.len() {
+            let what = format!("`fused` of `{}` takes {inputs} operands, found {}", self.kernel.name(), args.len());
+            return Err(Diagnostic::new("bad-arity", what));
+        }
+        if params.iter().any(|p| p.access == Access::Update) {
             return Err(Diagnostic::new(
                 "bad-attribute",
                 format!("`fused` of `{}`, which updates", self.kernel.name()),
