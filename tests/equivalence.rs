@@ -18,9 +18,12 @@ mod equivalence {
     mod compile;
     mod contract_cases;
     mod contracts;
+    mod layer;
     mod models;
     mod modules;
     mod mutants;
+    mod rule_cases;
+    mod rules;
     mod script;
     mod small_model;
     mod whole;

@@ -104,9 +104,9 @@ fn the_runtime_refuses_plans_that_say_something_else() {
     assert_eq!(refused(&plan, "dropped").class().1, "plan-invalid");
     // An output goes to another buffer than the one that is read.
     let mut redirected = json.clone();
-    let step = &mut redirected["phases"][3]["steps"][9];
-    let args = step["args"].as_array_mut().unwrap();
-    let out = args.iter_mut().find(|a| a["access"] == "write").unwrap();
+    let steps = redirected["phases"][3]["steps"].as_array_mut().unwrap();
+    let args = steps.iter_mut().skip(9).flat_map(|s| s["args"].as_array_mut().unwrap());
+    let out = args.into_iter().find(|a| a["access"] == "write").unwrap();
     out["mem"] = if out["mem"] == "b0" { "b1".into() } else { "b0".into() };
     reseal(&plan, &redirected);
     assert_eq!(refused(&plan, "redirected").class().1, "plan-invalid");

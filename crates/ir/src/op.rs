@@ -8,8 +8,8 @@ use crate::collective::Collective;
 use crate::diag::Diagnostic;
 use crate::ops::*;
 use crate::placement::{self, DimRule};
-use crate::tensor::{EvalError, Tensor};
-use crate::ty::{SymValues, TensorType};
+use crate::tensor::{Data, EvalError, Tensor};
+use crate::ty::{Elem, SymValues, TensorType};
 
 /// What an op does to memory and arithmetic units, for cost models.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -63,6 +63,17 @@ pub trait OpDef: Clone + PartialEq + std::fmt::Debug + Serialize + for<'de> Dese
 
     /// Whether the op is linear in argument `i`, so that a pending sum may pass through it.
     fn linear_in(&self, _i: usize) -> bool {
+        false
+    }
+
+    /// The same on operands of these types, for ops whose attributes alone do not tell.
+    fn linear_at(&self, i: usize, _args: &[&TensorType]) -> bool {
+        self.linear_in(i)
+    }
+
+    /// Whether operand `i` may be given as stored blocks, which the op decodes on the way: `op(.., w, ..)` means
+    /// `op(.., dequant w, ..)`. The one table of what decodes; [`Op::infer`] and [`Op::eval`] apply it.
+    fn stored(&self, _i: usize) -> bool {
         false
     }
 
@@ -147,8 +158,7 @@ macro_rules! ops {
                 match self { $(Op::$variant(o) => o.dim_rule(args, results)),* }
             }
 
-            /// See [`OpDef::eval`].
-            pub fn eval(&self, args: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
+            fn eval_decoded(&self, args: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
                 match self { $(Op::$variant(o) => o.eval(args)),* }
                     .map_err(|e| EvalError::new(format!("{}: {e}", self.name())))
             }
@@ -185,6 +195,16 @@ macro_rules! ops {
                 match self { $(Op::$variant(o) => o.linear_in(i)),* }
             }
 
+            /// See [`OpDef::linear_at`].
+            pub fn linear_at(&self, i: usize, args: &[&TensorType]) -> bool {
+                match self { $(Op::$variant(o) => o.linear_at(i, args)),* }
+            }
+
+            /// See [`OpDef::stored`].
+            pub fn stored(&self, i: usize) -> bool {
+                match self { $(Op::$variant(o) => o.stored(i)),* }
+            }
+
             /// See [`OpDef::discrete`].
             pub fn discrete(&self) -> bool {
                 match self { $(Op::$variant(o) => o.discrete()),* }
@@ -203,7 +223,7 @@ macro_rules! ops {
 }
 
 ops! {
-    Add, AllGather, AllReduce, AllToAll, Append, Attention, AttentionPart, Dequant, Gather, GroupedMatmul,
+    Add, AllGather, AllReduce, AllToAll, Append, Attention, AttentionPart, Dequant, Fused, Gather, GroupedMatmul,
     IndexerScores, Join, LayerNorm, Matmul, MoeRoute, Mul, Piece, ReduceScatter, Relu, Reshape, RmsNorm, Rope, Scale,
     Shard, Sigmoid, Silu, TopK, TopKPart,
 }
@@ -213,7 +233,8 @@ named_serde!(Op);
 impl Op {
     /// Result types of this op: global shapes by its type rule, placements by its dim rule.
     pub fn infer(&self, args: &[&TensorType]) -> Result<Vec<TensorType>, Diagnostic> {
-        let global: Vec<TensorType> = args.iter().map(|t| placement::strip(t)).collect();
+        let global: Vec<TensorType> =
+            args.iter().enumerate().map(|(i, t)| self.decoded(i, placement::strip(t))).collect();
         let refs: Vec<&TensorType> = global.iter().collect();
         let mut results = self.infer_global(&refs)?;
         match self.place(args, &mut results) {
@@ -222,5 +243,26 @@ impl Op {
             None => {}
         }
         Ok(results)
+    }
+
+    /// See [`OpDef::eval`]; stored operands are decoded first.
+    pub fn eval(&self, args: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
+        let blocks = |i: usize, t: &Tensor| matches!(t.data, Data::Q(..)) && self.stored(i);
+        if !args.iter().enumerate().any(|(i, t)| blocks(i, t)) {
+            return self.eval_decoded(args);
+        }
+        let decode = |(i, t): (usize, &&Tensor)| -> Result<Tensor, EvalError> {
+            if !blocks(i, t) {
+                return Ok((*t).clone());
+            }
+            Dequant {}.eval(&[*t])?.pop().ok_or_else(|| EvalError::new("a decode without a result"))
+        };
+        let decoded = args.iter().enumerate().map(decode).collect::<Result<Vec<_>, _>>()?;
+        self.eval_decoded(&decoded.iter().collect::<Vec<_>>())
+    }
+
+    /// The type that the op computes on: that of the decoded entries where operand `i` is stored as blocks.
+    fn decoded(&self, i: usize, t: TensorType) -> TensorType {
+        if matches!(t.elem, Elem::Quant(_)) && self.stored(i) { t.with_elem(Elem::F32) } else { t }
     }
 }

@@ -187,7 +187,7 @@ fn pending_of_args(op: &Op, args: &[&TensorType]) -> Result<Option<(PendingKind,
     let mut pending: Option<(PendingKind, Axis)> = None;
     for (i, arg) in args.iter().enumerate() {
         let Some(p) = &arg.pending else { continue };
-        if !op.linear_in(i) || p.0 != PendingKind::Sum {
+        if !op.linear_at(i, args) || p.0 != PendingKind::Sum {
             return Err(Diagnostic::new(
                 "pending-nonlinear",
                 format!("`{}` is not linear in argument {i}, which is still pending over {}", op.name(), p.1),

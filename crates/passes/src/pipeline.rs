@@ -5,13 +5,14 @@ use std::time::Instant;
 use glmc_ir::graph::Module;
 
 use crate::canonicalise::Canonicalise;
+use crate::egraph::Saturate;
 use crate::lower::{self, Lowered};
 use crate::pass::{Pass, PassCx, PassError, Timing};
 use crate::schedule::{self, EntryInfo, Scheduled};
 
 /// The module passes in order.
 pub fn passes() -> Vec<Box<dyn Pass>> {
-    vec![Box::new(Canonicalise)]
+    vec![Box::new(Canonicalise), Box::new(Saturate::default())]
 }
 
 /// The stage before all passes.
@@ -39,6 +40,8 @@ pub struct Compiled {
     pub timings: Vec<Timing>,
     /// Rewrites made.
     pub rewrites: u64,
+    /// What saturation found, function by function: programs, costs, rules.
+    pub saturated: Vec<crate::egraph::Saturated>,
 }
 
 /// Shown each module stage as it is reached: its name and the module.
@@ -71,7 +74,7 @@ pub fn run(lifted: Module, entries: &[EntryInfo], fuel: Option<u64>, emit: Emit<
     let start = Instant::now();
     let scheduled = schedule::schedule(&module, &lowered, entries).map_err(failed(SCHEDULE))?;
     timings.push(Timing { name: SCHEDULE.into(), time: start.elapsed() });
-    Ok(Compiled { module, lowered, scheduled, timings, rewrites: cx.rewrites })
+    Ok(Compiled { module, lowered, scheduled, timings, rewrites: cx.rewrites, saturated: cx.saturated })
 }
 
 fn verify(pass: &str, m: &Module, timings: &mut Vec<Timing>) -> Result<(), PassError> {

@@ -2,31 +2,39 @@
 //! Never owns an implementation: devices do. A contract's type rule is its meaning's type rule, so a signature cannot
 //! drift from the semantics.
 
+mod add_norm;
 mod attention;
 mod cache;
 mod collective;
 mod elementwise;
+mod gate_up;
 mod gather;
+mod grouped_down;
 mod grouped_matmul;
 mod indexer;
 mod matmul;
 mod norm;
 mod pieces;
 mod rope;
+mod rope_join;
 mod route;
 mod swiglu;
 
+pub use add_norm::AddRmsNormKernel;
 pub use attention::AttentionKernel;
 pub use cache::AppendKernel;
 pub use collective::{AllGatherKernel, AllReduceKernel, AllToAllKernel, ReduceScatterKernel, ShardKernel};
 pub use elementwise::{AddKernel, DecodeKernel, MulKernel, ReluKernel, ScaleKernel, SigmoidKernel, SiluKernel};
+pub use gate_up::{GateUpKernel, GroupedGateUpKernel};
 pub use gather::GatherKernel;
+pub use grouped_down::GroupedDownKernel;
 pub use grouped_matmul::GroupedMatmulKernel;
 pub use indexer::{IndexerKernel, TopKKernel};
 pub use matmul::MatmulKernel;
 pub use norm::{LayerNormKernel, RmsNormKernel};
 pub use pieces::{JoinKernel, SplitKernel};
 pub use rope::RopeKernel;
+pub use rope_join::{LatentRowKernel, RopeJoinKernel};
 pub use route::RouteKernel;
 pub use swiglu::SwigluKernel;
 
@@ -141,11 +149,13 @@ macro_rules! kernels {
 }
 
 kernels! {
-    Add(AddKernel), AllGather(AllGatherKernel), AllReduce(AllReduceKernel), AllToAll(AllToAllKernel),
-    Append(AppendKernel), Attention(AttentionKernel), Decode(DecodeKernel), Gather(GatherKernel),
-    GroupedMatmul(GroupedMatmulKernel), Indexer(IndexerKernel), Join(JoinKernel), LayerNorm(LayerNormKernel),
-    Matmul(MatmulKernel), Mul(MulKernel), ReduceScatter(ReduceScatterKernel), Relu(ReluKernel), RmsNorm(RmsNormKernel), Rope(RopeKernel),
-    Route(RouteKernel), Scale(ScaleKernel), Shard(ShardKernel), Sigmoid(SigmoidKernel), Silu(SiluKernel), Split(SplitKernel),
+    Add(AddKernel), AddRmsNorm(AddRmsNormKernel), AllGather(AllGatherKernel), AllReduce(AllReduceKernel),
+    AllToAll(AllToAllKernel), Append(AppendKernel), Attention(AttentionKernel), Decode(DecodeKernel),
+    GateUp(GateUpKernel), Gather(GatherKernel), GroupedDown(GroupedDownKernel), GroupedGateUp(GroupedGateUpKernel),
+    GroupedMatmul(GroupedMatmulKernel), Indexer(IndexerKernel), Join(JoinKernel), LatentRow(LatentRowKernel),
+    LayerNorm(LayerNormKernel), Matmul(MatmulKernel), Mul(MulKernel), ReduceScatter(ReduceScatterKernel),
+    Relu(ReluKernel), RmsNorm(RmsNormKernel), Rope(RopeKernel), RopeJoin(RopeJoinKernel), Route(RouteKernel),
+    Scale(ScaleKernel), Shard(ShardKernel), Sigmoid(SigmoidKernel), Silu(SiluKernel), Split(SplitKernel),
     Swiglu(SwigluKernel), TopK(TopKKernel),
 }
 

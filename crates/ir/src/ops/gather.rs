@@ -57,14 +57,18 @@ impl OpDef for Gather {
         Ok(vec![Tensor::f(shape, out)])
     }
 
+    fn stored(&self, i: usize) -> bool {
+        i == 0
+    }
+
     fn flops(&self, _: &[&TensorType], _: &[TensorType], _: &SymValues) -> u64 {
         0
     }
 
     /// Only the rows that are named.
     fn bytes_read(&self, args: &[&TensorType], results: &[TensorType], i: usize, syms: &SymValues) -> u64 {
-        let t = if i == 0 { &results[0] } else { args[1] };
-        t.bytes(syms).unwrap_or(u64::MAX)
+        let rows = if i == 0 { &results[0].with_elem(args[0].elem) } else { args[1] };
+        rows.bytes(syms).unwrap_or(u64::MAX)
     }
 
     fn linear_in(&self, i: usize) -> bool {

@@ -71,6 +71,10 @@ impl OpDef for GroupedMatmul {
         Ok(vec![Tensor::f(vec![tokens, j, n], out)])
     }
 
+    fn stored(&self, i: usize) -> bool {
+        i == 1
+    }
+
     fn flops(&self, args: &[&TensorType], results: &[TensorType], syms: &SymValues) -> u64 {
         let k = args[1].dims[2].extent.as_const().unwrap_or(u64::MAX);
         results[0].elems(syms).unwrap_or(u64::MAX).saturating_mul(2).saturating_mul(k)

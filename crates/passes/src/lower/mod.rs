@@ -96,12 +96,13 @@ fn lower_function(f: &Function, cx: &mut PassCx) -> Result<Lowered, Diagnostic> 
 }
 
 /// The contract of one op alone.
-fn single(op: &Op) -> Result<Kernel, Diagnostic> {
+pub(crate) fn single(op: &Op) -> Result<Kernel, Diagnostic> {
     Ok(match op.clone() {
         Op::Add(_) => AddKernel {}.into(),
         Op::Append(_) => AppendKernel {}.into(),
         Op::Attention(a) => AttentionKernel(a).into(),
         Op::Dequant(_) => DecodeKernel {}.into(),
+        Op::Fused(f) => f.kernel,
         Op::Gather(_) => GatherKernel {}.into(),
         Op::GroupedMatmul(_) => GroupedMatmulKernel {}.into(),
         Op::IndexerScores(s) => IndexerKernel { scale: s.scale }.into(),
@@ -130,17 +131,6 @@ fn single(op: &Op) -> Result<Kernel, Diagnostic> {
             return Err(Diagnostic::new("no-contract", format!("no contract implements `{}`", op.name())));
         }
     })
-}
-
-/// Whether the contract of `op` decodes operand `i` itself, so that a stored tensor may be passed as it is.
-fn decodes(op: &Op, i: usize) -> bool {
-    match op {
-        Op::Matmul(_) | Op::Add(_) | Op::Mul(_) | Op::Relu(_) | Op::Sigmoid(_) | Op::Silu(_) => true,
-        Op::GroupedMatmul(_) | Op::RmsNorm(_) | Op::MoeRoute(_) => i == 1,
-        Op::LayerNorm(_) => i >= 1,
-        Op::Gather(_) => i == 0,
-        _ => false,
-    }
 }
 
 /// The inst that defines `v`, if an op does.

@@ -24,6 +24,7 @@ mod dot;
 mod error;
 mod exec;
 mod fixed;
+mod fusions;
 mod gemm;
 mod math;
 mod prepare;
