@@ -3,7 +3,7 @@
 use super::support::{glmc, s, tiny};
 
 /// Every stage, in order; the usage error must list them.
-const STAGES: [&str; 4] = ["lift", "canonicalise", "lower", "schedule"];
+const STAGES: [&str; 5] = ["lift", "canonicalise", "saturate", "lower", "schedule"];
 
 fn emit(stage: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
@@ -27,7 +27,7 @@ fn every_stage_is_shown_alone_and_all_in_order() {
     // Launches read stored weights; the graph decodes them first.
     let of = |stage: &str| emit(&format!("after={stage}"));
     assert!(of("lift").contains("dequant") && !of("lower").contains("dequant"));
-    assert!(of("lower").contains("swiglu") && of("schedule").contains("arena"));
+    assert!(of("lower").contains("gate_up") && of("schedule").contains("arena"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use glmc_ir::interp::Arith;
 use glmc_ir::interp::global::{Interp, WeightSource};
 use glmc_ir::plan::param;
 use glmc_ir::tensor::{Data, EvalError, Tensor};
-use glmc_ir::ty::SymValues;
+use glmc_ir::ty::{Extent, SymValues};
 use glmc_runtime::device::cpu::Output;
 use glmc_runtime::engine::{Engine, Want};
 
@@ -53,11 +53,22 @@ fn on_device(e: &mut Engine, prompt: &str) -> Values {
     let mut see = |step: usize, output: usize, shape: &[usize], data: Output<'_>| {
         let args = prefill.steps[step].args.iter().filter(|a| a.access == glmc_ir::kernel::Access::Write);
         let glmc_ir::plan::Mem::Buf(b) = args.clone().nth(output).unwrap().mem else { return };
-        let values = match data {
+        let values: Vec<f64> = match data {
             Output::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
             Output::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),
         };
-        seen.insert(prefill.buffers[b].name.clone(), (shape.to_vec(), values));
+        let buffer = &prefill.buffers[b];
+        // The latent is normed on its way into the cache row: it is that row's first piece.
+        if let (glmc_ir::kernel::Kernel::LatentRow(_), Some(Extent::Joined(pieces))) =
+            (&prefill.steps[step].kernel, buffer.ty.last().map(|d| &d.extent))
+        {
+            assert_eq!(pieces[0].0.as_str(), "latent");
+            let (latent, row) = (pieces[0].1 as usize, shape[1]);
+            let layer = buffer.name.rsplit_once('.').unwrap().0;
+            let latents = values.chunks_exact(row).flat_map(|r| r[..latent].to_vec()).collect();
+            seen.insert(format!("{layer}.kv_cmpr"), (vec![shape[0], latent], latents));
+        }
+        seen.insert(buffer.name.clone(), (shape.to_vec(), values));
     };
     e.feed_observed(seq, &ids(prompt), Want::All, Some(&mut see)).unwrap();
     e.end(seq);

@@ -9,7 +9,7 @@
 use super::Mesh;
 use crate::diag::Diagnostic;
 use crate::op::Op;
-use crate::ops::{AttentionPart, Piece, Reshape, TopKPart};
+use crate::ops::{AttentionPart, Fused, Piece, Reshape, TopKPart};
 use crate::shard_map::Shard;
 use crate::ty::{Dim, Elem, Extent, PendingKind, SymValues, TensorType};
 
@@ -69,6 +69,7 @@ pub fn local_op(op: &Op, args: &[TensorType], results: &[TensorType], pending: O
             Some(Extent::Joined(of)) => Piece { name: p.name.clone(), of: of.clone() }.into(),
             _ => op.clone(),
         },
+        (Op::Fused(f), _) => Fused::of(f.kernel.clone(), &args.iter().collect::<Vec<_>>()).into(),
         _ => op.clone(),
     }
 }
