@@ -24,7 +24,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Measure a plan's perplexity on a text
     Perplexity(PerplexityArgs),
-    /// List the machines that plans can be made for
+    /// List the machines that are described; `*` marks those that this version compiles for
     Targets(TargetsArgs),
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct RunArgs {
     /// File with the text to continue
     #[arg(long, value_name = "FILE", group = "input")]
     pub(crate) prompt_file: Option<PathBuf>,
-    /// Token ids to continue
+    /// Token ids to continue, as 1,2,3
     #[arg(long, value_name = "IDS", group = "input", value_delimiter = ',')]
     pub(crate) tokens: Option<Vec<u32>>,
     /// Use the model's chat template
@@ -104,19 +104,19 @@ pub(crate) struct RunArgs {
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
     pub(crate) n: u64,
     /// Temperature; 0 is greedy
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) temp: f32,
     /// Keep the K most likely tokens; 0 keeps all
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) top_k: usize,
     /// Keep the most likely tokens up to this probability
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) top_p: f32,
     /// Keep tokens at least this fraction as likely as the best
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) min_p: f32,
     /// Start of the random sequence
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) seed: u64,
     /// Go on past stop tokens
     #[arg(long)]
@@ -163,7 +163,7 @@ pub(crate) struct ExplainArgs {
 pub(crate) struct PerplexityArgs {
     /// Plan directory
     pub(crate) plan: PathBuf,
-    /// Text, or a JSON list of token ids
+    /// Text (control tokens are recognised), or a JSON list of token ids
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Ids of a window; each window starts from an empty cache and is scored on its ids 1..

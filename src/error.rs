@@ -90,7 +90,7 @@ pub(crate) fn usage(e: &clap::Error) -> ExitCode {
     let text = e.to_string();
     let lines: Vec<&str> =
         text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("For more information")).collect();
-    let message = lines.join(" ");
+    let message = lines.join("; ").replace(":;", ":");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     let json = std::env::args_os().any(|a| a == OsStr::new("--json"));
     CliError::usage("arguments", message).report(json)

@@ -20,8 +20,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => return error::usage(&e),
     };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("GLMC_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    // A bare level is ours: the e-graph and tokenizer crates log by the thousand.
+    let level = std::env::var("GLMC_LOG").unwrap_or_else(|_| "warn".into());
+    let level = if level.contains(['=', ',']) { level } else { format!("{level},egg=warn,tokenizers=warn") };
+    let filter =
+        tracing_subscriber::EnvFilter::try_new(&level).unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| terminal::LogLines)

@@ -23,6 +23,7 @@ fn tensors(plan: &Plan) -> Vec<(&Recipe, Vec<u64>)> {
 }
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
+    super::want_plan(&args.path)?;
     let plan = read_plan(&args.path)?;
     let target = figures::target_of(&args.path)?;
     let of = Figures::of(&plan, &target, args.tune_ctx)?;

@@ -76,6 +76,9 @@ fn model(path: &Path, as_json: bool) -> Result<(), CliError> {
     for (kind, n) in &kinds {
         print_line(&format!("  {n:>3} x {kind}"))?;
     }
+    if model.weights.mtp.is_some() {
+        print_line("  a draft head (MTP), lifted but not part of plans yet")?;
+    }
     for (name, why) in &model.report.unused {
         print_line(&format!("  unused: {name} ({why})"))?;
     }

@@ -37,3 +37,21 @@ pub(crate) fn print_text(text: &str) -> Result<(), CliError> {
 pub(crate) fn human_bytes(n: u64) -> String {
     indicatif::HumanBytes(n).to_string()
 }
+
+/// A path with nothing there.
+pub(crate) fn no_such_file(path: &Path) -> CliError {
+    let e = CliError::usage("no-such-file", "no such file or directory");
+    e.class("io").of(path)
+}
+
+/// Refuses what is no plan directory: nothing at all, or a model.
+pub(crate) fn want_plan(path: &Path) -> Result<(), CliError> {
+    if !path.exists() {
+        return Err(no_such_file(path));
+    }
+    if path.is_file() {
+        let m = "is a file, not a plan; compile a model first: glmc compile MODEL.gguf -o PLAN";
+        return Err(CliError::usage("no-plan", m).class("plan").of(path));
+    }
+    Ok(())
+}

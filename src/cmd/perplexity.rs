@@ -13,6 +13,7 @@ use crate::progress::Stage;
 const MAX_TEXT: u64 = 1 << 30;
 
 pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
+    super::want_plan(&args.plan)?;
     let loaded = load(&args.plan)?;
     let bytes = read_bounded(&args.file, MAX_TEXT)?;
     let ids = ids(args, &bytes)?;
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     print_line(&format!("perplexity {perplexity:.4} over {count} tokens"))
 }
 
-/// A JSON list of ids, or text.
+/// A JSON list of ids, or text, in which the text of a control token is that token, as in a prompt.
 fn ids(args: &PerplexityArgs, bytes: &[u8]) -> Result<Vec<u32>, CliError> {
     if let Ok(ids) = serde_json::from_slice::<Vec<u32>>(bytes) {
         return Ok(ids);
@@ -54,7 +55,7 @@ fn ids(args: &PerplexityArgs, bytes: &[u8]) -> Result<Vec<u32>, CliError> {
     })?;
     let tokenizer = Tokenizer::from_json(&read_sealed(&args.plan, "tokenizer.json")?)
         .map_err(|e| CliError::usage("tokenizer", e.to_string()).class("plan").of(&args.plan))?;
-    tokenizer.encode(text, false).map_err(|e| CliError::usage("text", e.to_string()).of(&args.file))
+    tokenizer.encode(text, true).map_err(|e| CliError::usage("text", e.to_string()).of(&args.file))
 }
 
 /// The negative log-likelihood of ids 1.. of a window, from an empty cache.

@@ -33,8 +33,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     .map_err(|e| CliError::usage("sampling", e.to_string()))?;
     let cancel = cancel_flag()?;
     let start = Instant::now();
-    let progress = Stage::begin("loading", args.json);
     let dir = plan_of(args)?;
+    let progress = Stage::begin("loading", args.json);
     let loaded = load(&dir)?;
     let tokenizer = tokenizer(&dir)?;
     let prompt = prompt(args, &dir, &tokenizer, &loaded)?;
@@ -90,6 +90,21 @@ fn plan_of(args: &RunArgs) -> Result<PathBuf, CliError> {
     let is_model =
         path.is_file() || (path.is_dir() && !holds("plan.json") && !holds("manifest.json") && has_gguf(path));
     if !is_model {
+        let s = &args.sizes;
+        let given = [
+            ("--target", s.target.is_some()),
+            ("--ctx", s.ctx.is_some()),
+            ("--max-batch", s.max_batch.is_some()),
+            ("--cache", s.cache.is_some()),
+            ("--fuel", s.fuel.is_some()),
+        ];
+        if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+            let m = format!("{flag} is fixed when a plan is compiled; give the GGUF file, or compile it with {flag}");
+            return Err(CliError::usage("arguments", m).of(path));
+        }
+        if !path.exists() {
+            return Err(super::no_such_file(path));
+        }
         return Ok(path.clone());
     }
     let place = cached_place(path, args)?;
@@ -112,11 +127,18 @@ fn cached_place(model: &Path, args: &RunArgs) -> Result<PathBuf, CliError> {
     let cache = dirs::cache_dir()
         .ok_or_else(|| CliError::usage("cache", "there is no cache folder for this user; compile the model first"))?;
     let folder = cache.join("glmc").join("plans");
-    std::fs::create_dir_all(&folder).map_err(|e| CliError::io(&folder, &e))?;
+    std::fs::create_dir_all(&folder).map_err(|e| {
+        let m =
+            format!("the folder of cached plans cannot be made: {e}; set XDG_CACHE_HOME, or compile the model first");
+        CliError { message: m, ..CliError::io(&folder, &e) }
+    })?;
     let whole = std::fs::canonicalize(model).map_err(|e| CliError::io(model, &e))?;
     let s = &args.sizes;
+    // A target file of the user's own counts by what it says, not by where it is.
+    let own = s.target.as_deref().filter(|t| t.ends_with(".toml"));
+    let own = own.map(|t| std::fs::read(t).map_err(|e| CliError::io(Path::new(t), &e))).transpose()?;
     let key = format!(
-        "{whole:?} {:?} {:?} {:?} {:?} {:?} {}",
+        "{whole:?} {own:?} {:?} {:?} {:?} {:?} {:?} {}",
         s.target,
         s.ctx,
         s.max_batch,
@@ -210,10 +232,16 @@ impl Session<'_> {
 
     /// Logits after the prompt, or `None` if it was cancelled on the way.
     fn prefill(&mut self, seq: SeqId, prompt: &[u32]) -> Result<Option<Vec<f32>>, CliError> {
-        let (have, ctx) = (prompt.len(), self.engine.room(seq));
-        if have > ctx {
+        let (have, room) = (prompt.len(), self.engine.room(seq));
+        if have > room {
+            let limits = &self.engine.plan().limits;
+            let (what, flag) = if limits.cache_rows < limits.ctx {
+                ("the plan's caches hold", "--cache")
+            } else {
+                ("the plan's context is", "--ctx")
+            };
             let m = format!(
-                "the prompt has {have} tokens and the plan's context is {ctx}; compile with a larger --ctx or give a shorter prompt"
+                "the prompt has {have} tokens and {what} {room}; compile with a larger {flag} or give a shorter prompt"
             );
             return Err(CliError::usage("context", m));
         }

@@ -31,15 +31,27 @@ pub(crate) fn find(name: &str) -> Result<Target, CliError> {
 pub(crate) fn run(args: &TargetsArgs) -> Result<(), CliError> {
     let all = Target::shipped();
     if args.json {
+        let all: Vec<_> = all
+            .iter()
+            .map(|t| {
+                let mut json = serde_json::to_value(t).unwrap_or_default();
+                json["supported"] = t.check_supported().is_ok().into();
+                json
+            })
+            .collect();
         return print_json(&serde_json::json!({ "targets": all }));
     }
     for t in all {
         let memory = t.device.memory_bytes.map_or("-".to_owned(), human_bytes);
         let bandwidth = t.device.read_bytes_per_s / 1e9;
         print_line(&format!(
-            "{:<28} {:<7} {:>2} x {memory:>10}, {bandwidth:>6.0} GB/s  {}",
-            t.name, t.arch, t.ranks, t.description
+            "{} {:<28} {:<7} {:>2} x {memory:>10}, {bandwidth:>6.0} GB/s  {}",
+            if t.check_supported().is_ok() { '*' } else { ' ' },
+            t.name,
+            t.arch,
+            t.ranks,
+            t.description
         ))?;
     }
-    Ok(())
+    print_line("* this version compiles for it")
 }
