@@ -117,7 +117,8 @@ pub(crate) fn writer(e: Elem) -> Option<&'static str> {
 
 /// A float constant, exact in f32 as `x as f32` rounds it.
 pub(crate) fn float(x: f64) -> String {
-    format!("{:e}f", x as f32)
+    let x = x as f32;
+    if x.is_finite() { format!("{x:e}f") } else { format!("glmc_bits_to_float(0x{:08x}u)", x.to_bits()) }
 }
 
 /// Picks the cheapest configuration that is possible; the reasons of the others.
@@ -223,11 +224,23 @@ impl<'a> Cx<'a> {
 
     /// How output `i` stores its floats.
     pub(crate) fn put(&self, i: usize) -> Result<&'static str, GenerateError> {
-        writer(self.outputs[i].ty.elem).ok_or_else(|| GenerateError::NoConfig {
-            kernel: self.request.kernel.name().to_owned(),
-            arch: self.request.arch,
-            why: format!("an output of {}", self.outputs[i].ty),
-        })
+        self.writer_of(&self.outputs[i])
+    }
+
+    /// How a part that is written stores its floats.
+    pub(crate) fn writer_of(&self, part: &Part) -> Result<&'static str, GenerateError> {
+        writer(part.ty.elem).ok_or_else(|| self.no_config(format!("an output of {}", part.ty)))
+    }
+
+    fn no_config(&self, why: String) -> GenerateError {
+        GenerateError::NoConfig { kernel: self.request.kernel.name().to_owned(), arch: self.request.arch, why }
+    }
+
+    /// The size of dims that must not be symbolic, and fit 32 bits.
+    pub(crate) fn constant(&self, dims: &[Dim]) -> Result<u64, GenerateError> {
+        let size = dims.iter().try_fold(1u64, |n, d| n.checked_mul(d.extent.as_const()?));
+        let text = || dims.iter().map(Dim::to_string).collect::<Vec<_>>().join(", ");
+        size.filter(|n| *n < 1 << 31).ok_or_else(|| self.no_config(format!("no constant size of [{}]", text())))
     }
 
     fn symbolic(&self) -> bool {

@@ -1,10 +1,17 @@
 //! One file a family: which configurations it has, which of them a request allows (the others with a reason), which is
 //! best, and the constants, functors and launch shapes of the chosen one. Device code is in `kernels/`.
 
+mod attention;
 mod cx;
 mod elementwise;
+mod gather;
+mod grouped;
+mod indexer;
 mod matmul;
 mod norm;
+mod pieces;
+mod rope;
+mod route;
 
 use cx::Cx;
 
@@ -31,6 +38,17 @@ pub fn generate(request: &Request<'_>) -> Result<Generated, GenerateError> {
         Kernel::RmsNorm(k) => norm::rms(&cx, k.eps),
         Kernel::LayerNorm(k) => norm::layer(&cx, k.eps),
         Kernel::Matmul(k) => matmul::matmul(&cx, k),
+        Kernel::Gather(_) => gather::gather(&cx),
+        Kernel::Append(_) => gather::append(&cx),
+        Kernel::Split(k) => pieces::split(&cx, &k.names),
+        Kernel::Join(_) => pieces::join(&cx),
+        Kernel::Rope(k) => rope::rope(&cx, k.theta),
+        Kernel::Route(k) => route::route(&cx, &k.0),
+        Kernel::Indexer(k) => indexer::scores(&cx, k.scale),
+        Kernel::TopK(k) => indexer::topk(&cx, k.k),
+        Kernel::Attention(k) => attention::attention(&cx, &k.0),
+        Kernel::GroupedMatmul(_) => grouped::grouped(&cx),
+        #[allow(unreachable_patterns, reason = "contracts are added before their families")]
         k => Err(GenerateError::NoFamily(k.name().to_owned())),
     }?;
     cx.finish(draft)
