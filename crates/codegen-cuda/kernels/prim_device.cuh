@@ -85,6 +85,8 @@ GLMC_DEVICE u16 glmc_float_to_half(f32 f) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
   return h;
 }
+// 2^23 plus byte i of a word: the byte is planted in a mantissa.
+GLMC_DEVICE f32 glmc_planted_byte(u32 word, u32 i) { return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u | i)); }
 // Two floats as packed halves or bf16, the first in the low bits.
 GLMC_DEVICE u32 glmc_pack_half(f32 lo, f32 hi) {
   u32 d;
@@ -152,7 +154,13 @@ GLMC_DEVICE void glmc_copy_wait_all() { asm volatile("cp.async.wait_group 0;" ::
 
 // Bulk copies to shared memory that complete on a barrier in shared memory; sm_90 and later. Addresses and sizes are
 // multiples of 16, and the bytes that the barrier expects are the sum of its copies.
-#if __CUDA_ARCH__ >= 900
+// Before sm_90 they trap: no configuration that uses them is made for such a machine.
+#if __CUDA_ARCH__ < 900
+GLMC_DEVICE void glmc_barrier_init(u64*) { __trap(); }
+GLMC_DEVICE void glmc_barrier_expect(u64*, u32) { __trap(); }
+GLMC_DEVICE void glmc_bulk_copy(void*, const void*, u32, u64*) { __trap(); }
+GLMC_DEVICE void glmc_barrier_wait(u64*, u32) { __trap(); }
+#else
 GLMC_DEVICE void glmc_barrier_init(u64* bar) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(glmc_shared_address(bar)) : "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

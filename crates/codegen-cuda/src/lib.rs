@@ -12,6 +12,7 @@ pub mod emit;
 pub mod host;
 pub mod kernels;
 pub mod nvrtc;
+pub mod repack;
 
 mod family;
 mod request;

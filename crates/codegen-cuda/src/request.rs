@@ -39,6 +39,14 @@ pub struct Options {
     pub activations: Activations,
     /// How each input lies; inputs past the end lie in rows.
     pub storage: Vec<Storage>,
+    /// Multiprocessors of the GPU, which launches of few blocks are spread over; `None` counts as 132.
+    pub multiprocessors: Option<u32>,
+}
+
+impl Options {
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.multiprocessors.unwrap_or(132).max(1)
+    }
 }
 
 /// One launch of a plan, as one rank sees it.

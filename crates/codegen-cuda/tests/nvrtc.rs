@@ -5,10 +5,14 @@
 use std::path::Path;
 
 use glmc_codegen_cuda::nvrtc::{Cache, Compiler, NvrtcError, Unit};
-use glmc_codegen_cuda::{Arch, Generated, Options, Request, emit, generate};
-use glmc_ir::kernel::{Kernel, MatmulKernel};
+use glmc_codegen_cuda::{Activations, Arch, Generated, Options, Request, Storage, emit, generate};
+use glmc_ir::kernel::{
+    AddKernel, AttentionKernel, GroupedMatmulKernel, IndexerKernel, Kernel, MatmulKernel, RmsNormKernel, RopeKernel,
+    RouteKernel, TopKKernel,
+};
+use glmc_ir::ops::{Attention, Gating, MoeRoute};
 use glmc_ir::quant::QuantType;
-use glmc_ir::ty::{Dim, SymValues, TensorType};
+use glmc_ir::ty::{Dim, Elem, SymValues, TensorType};
 
 fn compiler(cache: Option<Cache>) -> Option<Compiler> {
     match Compiler::find(None, cache) {
@@ -53,6 +57,84 @@ fn matmuls_of_every_type_compile_for_every_architecture() {
         assert!(spills.is_empty(), "{arch}: {spills:#?}");
         let most = made.resources.iter().map(|r| r.registers).max();
         println!("{arch}: {} kernels, {} bytes, at most {most:?} registers", kernels.len(), made.cubin.len());
+    }
+}
+
+/// The kernels of one rank of eight at the sizes of the large model: decode steps of 1 and 8 tokens, and a chunk.
+fn real_slices(arch: Arch) -> Vec<Generated> {
+    let mut out = Vec::new();
+    for tokens in [Dim::new(1), Dim::new(8), Dim::sym("T")] {
+        let syms = SymValues::default().with("T", 2048).with("S", 131_072);
+        let dims = |list: &[u64]| -> Vec<Dim> {
+            std::iter::once(tokens.clone()).chain(list.iter().map(|n| Dim::new(*n))).collect()
+        };
+        let f = |list: &[u64]| TensorType::new(QuantType::F32, dims(list));
+        let i = |list: &[u64]| TensorType::new(Elem::I32, dims(list));
+        let w = |q: QuantType, list: &[u64]| TensorType::new(q, list.iter().copied());
+        let keys = |n: u64| TensorType::new(QuantType::F32, [Dim::new(1), Dim::sym("S"), Dim::new(n)]);
+        let mut add = |kernel: Kernel, inputs: Vec<TensorType>, activations: Activations| {
+            let lanes = [QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K, QuantType::Q8_0];
+            let lane = |t: &TensorType| lanes.iter().any(|q| t.elem == Elem::from(*q));
+            let storage = inputs.iter().map(|t| if lane(t) { Storage::Lane } else { Storage::Rows }).collect();
+            let options = Options { activations, storage, multiprocessors: None };
+            let request = Request { kernel: &kernel, inputs: &inputs, syms: &syms, arch, options: &options };
+            out.push(generate(&request).unwrap_or_else(|e| panic!("{e}")));
+        };
+        let matmul = |spec: &str| Kernel::from(MatmulKernel { spec: spec.into(), names: vec![] });
+        let (q4, q5, q6, q8) = (QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K, QuantType::Q8_0);
+        let exact = Activations::F32;
+        for activations in [exact, Activations::Int8] {
+            for (q, n, k) in [(q8, 2048, 6144), (q8, 2048, 2048), (q8, 6144, 2048), (q8, 576, 6144), (q6, 19_360, 6144)]
+            {
+                add(matmul("tk,nk->tn"), vec![f(&[k]), w(q, &[n, k])], activations);
+            }
+            for (q, n, k) in [(q4, 256, 6144), (q5, 6144, 256), (q6, 6144, 256), (q8, 256, 6144)] {
+                let x = if k == 256 { f(&[8, k]) } else { f(&[k]) };
+                add(GroupedMatmulKernel {}.into(), vec![x, w(q, &[256, n, k]), i(&[8])], activations);
+            }
+        }
+        add(matmul("tk,nk->tn"), vec![f(&[6144]), w(QuantType::F32, &[256, 6144])], exact);
+        add(matmul("thn,hcn->thc"), vec![f(&[8, 192]), w(q8, &[8, 512, 192])], exact);
+        add(RmsNormKernel { eps: 1e-5 }.into(), vec![f(&[6144]), w(QuantType::F32, &[6144])], exact);
+        add(AddKernel {}.into(), vec![f(&[6144]), f(&[6144])], exact);
+        add(RopeKernel { theta: 1e6 }.into(), vec![f(&[8, 64]), i(&[])], exact);
+        add(
+            TopKKernel { k: 2048 }.into(),
+            vec![TensorType::new(QuantType::F32, [tokens.clone(), Dim::sym("S")])],
+            exact,
+        );
+        let index = vec![f(&[32, 128]), keys(128), f(&[32]), i(&[]), i(&[])];
+        add(IndexerKernel { scale: 0.088 }.into(), index, exact);
+        for selected in [false, true] {
+            let op = Attention { parts: 2, scale: 0.0625, selected };
+            let mut inputs = vec![f(&[8, 512]), f(&[8, 64]), keys(512), keys(64), keys(512), i(&[]), i(&[])];
+            inputs.extend(selected.then(|| i(&[2048])));
+            add(AttentionKernel(op).into(), inputs, exact);
+        }
+        let op =
+            MoeRoute { gating: Gating::Sigmoid, k: 8, bias: true, groups: 1, groups_used: 1, norm: true, scale: 2.5 };
+        add(RouteKernel(op).into(), vec![f(&[256]), w(QuantType::F32, &[256])], exact);
+    }
+    out
+}
+
+#[test]
+fn the_large_models_slices_compile_without_spills() {
+    let Some(compiler) = compiler(None) else { return };
+    for arch in [Arch::Sm90, Arch::Sm120] {
+        let kernels = real_slices(arch);
+        let chunk = kernels.len().div_ceil(8);
+        let units: Vec<Unit> =
+            kernels.chunks(chunk).map(|c| Unit { name: "slices".into(), source: emit::unit(c) }).collect();
+        let made = compiler.compile_all(&units, arch, 2, &|_| ()).unwrap_or_else(|e| panic!("{e}"));
+        let all: Vec<_> = made.iter().flat_map(|m| &m.resources).collect();
+        let spills: Vec<_> = all.iter().filter(|r| r.spill_stores + r.spill_loads > 0).collect();
+        for k in &kernels {
+            let r = all.iter().find(|r| r.kernel == k.launches[0].symbol).expect("each kernel is reported");
+            let (grid, shared) = (k.launches[0].grid, k.launches[0].shared);
+            println!("{arch} {}: {} registers, {shared} B shared, {grid:?} blocks; {}", k.name, r.registers, k.config);
+        }
+        assert!(spills.is_empty(), "{arch}: {spills:#?}");
     }
 }
 

@@ -81,6 +81,7 @@ GLMC_DEVICE u16 glmc_float_to_half(f32 f) {
   if (x < 0x38800000u) return u16(sign | (glmc_float_to_bits(glmc_bits_to_float(x) + 0.5f) - 0x3f000000u));
   return u16(sign | ((x + 0xfffu + (x >> 13 & 1u)) >> 13) - (112u << 10));
 }
+GLMC_DEVICE f32 glmc_planted_byte(u32 word, u32 i) { return 8388608.0f + f32(u8(word >> (8 * i))); }
 GLMC_DEVICE u32 glmc_pack_half(f32 lo, f32 hi) { return glmc_float_to_half(lo) | u32(glmc_float_to_half(hi)) << 16; }
 GLMC_DEVICE u32 glmc_pack_bf16(f32 lo, f32 hi) {
   auto round = [](f32 x) {

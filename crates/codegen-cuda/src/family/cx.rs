@@ -8,6 +8,7 @@ use glmc_ir::kernel::{Access, ParamSpec};
 use glmc_ir::quant::QuantType;
 use glmc_ir::ty::{Dim, Elem, Extent, TensorType};
 
+use crate::repack::LaneType;
 use crate::request::{GenerateError, Generated, LaunchShape, Request, Storage};
 use crate::signature::{Field, Role, Signature, ident};
 
@@ -26,9 +27,20 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// The decoder struct of the element.
+    /// The decoder struct of the element, or the reader of a repacked tensor.
     pub(crate) fn decoder(&self) -> String {
-        decoder(self.ty.elem).0
+        match self.lane() {
+            Some(l) => {
+                let units = self.ty.elems(&Default::default()).unwrap_or(0) / 32;
+                format!("Lane<{}_LANE, {units}ull>", l.name)
+            }
+            None => decoder(self.ty.elem).0,
+        }
+    }
+
+    /// The lane layout, if the part has it.
+    pub(crate) fn lane(&self) -> Option<LaneType> {
+        self.ty.elem.storage().filter(|_| self.storage == Storage::Lane).and_then(LaneType::of)
     }
 }
 
@@ -173,6 +185,9 @@ impl<'a> Cx<'a> {
         let outputs = outs.map(|(p, ty)| Part { ident: ident(&p.name), ty, storage: Storage::Rows }).collect();
         let cx = Cx { request, params, inputs, outputs };
         for part in cx.inputs.iter().chain(&cx.outputs) {
+            if part.storage == Storage::Lane && part.lane().is_none() {
+                return Err(cx.no_config(format!("{} of {} has no lane layout", part.ident, part.ty)));
+            }
             let n = cx.bound(&part.ty.dims);
             if n.is_none_or(|n| n >= 1 << 40) {
                 return Err(cx.too_large(format!("{} is {} with a bound of {n:?} elements", part.ident, part.ty)));
@@ -219,7 +234,8 @@ impl<'a> Cx<'a> {
 
     /// Headers of the decoders of these parts.
     pub(crate) fn decoders(&self, parts: &[&Part]) -> Vec<&'static str> {
-        parts.iter().map(|p| decoder(p.ty.elem).1).collect()
+        let of = |p: &&Part| if p.lane().is_some() { "quant/lane.cuh" } else { decoder(p.ty.elem).1 };
+        parts.iter().map(of).collect()
     }
 
     /// How output `i` stores its floats.

@@ -8,6 +8,7 @@ use glmc_ir::ops::Einsum;
 use glmc_ir::ty::{Dim, Elem};
 
 use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part, choose};
+use super::lane;
 use crate::request::GenerateError;
 
 /// Warps of a block of `any` and `rows`.
@@ -27,6 +28,12 @@ struct Rows {
     k: u64,
 }
 
+impl Rows {
+    fn shape(&self, tokens: u64) -> lane::Shape {
+        lane::Shape { rows: self.free * self.batches, free: self.free, k: self.k, tokens, matrices: 1 }
+    }
+}
+
 pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, GenerateError> {
     let e = Einsum::parse(&kernel.spec)
         .map_err(|why| GenerateError::Type { kernel: cx.request.kernel.name().to_owned(), why })?;
@@ -43,10 +50,22 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     };
     let any_cost = rights.iter().map(strided).fold(0.0, f64::max);
     let of = |cost: f64| forms.as_ref().map(|_| (cost, ())).map_err(Clone::clone);
-    let list = vec![("any", Ok((any_cost, ()))), ("rows", of(rows_cost)), ("tile", of(tile_cost))];
+    let lanes = || -> Result<Vec<lane::Config>, String> {
+        let forms = forms.as_ref().map_err(Clone::clone)?;
+        forms.iter().zip(rights).map(|(f, w)| lane::plan(cx, w, &f.shape(tokens))).collect()
+    };
+    let lanes = lanes();
+    let repacked = rights.iter().find(|w| w.lane().is_some());
+    let any_verdict = match repacked {
+        Some(w) => Err(format!("{} is in the lane layout", w.ident)),
+        None => Ok((any_cost, ())),
+    };
+    let lane_verdict = lanes.as_ref().map(|_| (0.5, ())).map_err(Clone::clone);
+    let list = vec![("any", any_verdict), ("rows", of(rows_cost)), ("tile", of(tile_cost)), ("lane", lane_verdict)];
     let (name, (), rejected) = choose(cx, list)?;
-    let mut draft = match forms {
-        Ok(forms) if name != "any" => matrix(cx, &forms, name == "tile")?,
+    let mut draft = match (forms, lanes) {
+        (Ok(forms), Ok(lanes)) if name == "lane" => few(cx, &forms, &lanes)?,
+        (Ok(forms), _) if name != "any" => matrix(cx, &forms, name == "tile")?,
         _ => any(cx, &e)?,
     };
     draft.rejected = rejected;
@@ -126,6 +145,45 @@ fn types(cx: &Cx<'_>, w: &Part) -> Result<String, GenerateError> {
     let _ = writeln!(m, "  typedef {} PUT;", cx.put(0)?);
     let _ = writeln!(m, "  GLMC_DEVICE static const u8* w(const Args& args) {{ return args.{}; }}", w.ident);
     Ok(m)
+}
+
+/// `lane`.
+fn few(cx: &Cx<'_>, forms: &[Rows], lanes: &[lane::Config]) -> Result<Draft, GenerateError> {
+    let (offsets, total) = joined(cx);
+    let most = cx.bound(&forms[0].tokens).unwrap_or(0);
+    let mut list = Vec::new();
+    for (((f, l), w), first) in forms.iter().zip(lanes).zip(&cx.inputs[1..]).zip(&offsets) {
+        let rows = f.free * f.batches;
+        let mut m = types(cx, w)?;
+        m.push_str(&l.members(w, &f.shape(most)));
+        let constants = [
+            ("ROWS", rows),
+            ("FREE", f.free),
+            ("K", f.k),
+            ("TOKENS", most.next_power_of_two()),
+            ("XSTEP", f.batches * f.k),
+            ("YSTEP", if total == 0 { rows } else { total }),
+            ("YFIRST", *first),
+        ];
+        for (name, value) in constants {
+            let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
+        }
+        let _ = writeln!(m, "  GLMC_DEVICE static u32 tokens(const Args& args) {{ return {}; }}", cx.size(&f.tokens));
+        list.push(m);
+    }
+    let (members, more, names) = structs(list);
+    let most_of = |f: fn(&lane::Config) -> u64| lanes.iter().map(f).max().unwrap_or(1);
+    let grid = [most_of(|l| l.blocks), 1, names.len() as u64];
+    let (threads, shared) = (most_of(|l| l.threads) as u32, most_of(|l| l.shared));
+    Ok(Draft {
+        includes: vec!["gemv.cuh"],
+        members,
+        more,
+        entries: vec![Entry::only(per_part(&names, "gemv_lane"), grid, threads, shared)],
+        config: lanes.iter().map(lane::Config::words).collect::<Vec<_>>().join("; "),
+        why: "bound by the weight's bytes, whose copies hide the launch before".into(),
+        ..Draft::default()
+    })
 }
 
 /// `rows` and `tile`.

@@ -7,6 +7,7 @@ mod elementwise;
 mod gather;
 mod grouped;
 mod indexer;
+mod lane;
 mod matmul;
 mod norm;
 mod pieces;
