@@ -1,9 +1,10 @@
 // Few tokens against a matrix in the lane layout, the weights of a block in shared memory: one bulk copy a plane, issued
 // before the wait for the launch that makes x, since weights depend on no launch. So the copies hide the launch, and
-// whatever the launch before waits for. With experts the ids come first.
+// whatever the launch before waits for. With experts the ids come first. A block whose rows do not fit goes through
+// them in stages, each with a barrier of its own.
 //
-// Config: L (lane type), X, PUT, K, ROWS, BLOCK_ROWS, LANES (of a row), TOKENS, UNITS_TOTAL, BULK, INT8, GROUPED,
-// FREE, XSTEP, YSTEP, YFIRST, tokens(args), w(args); with GROUPED also SLOTS, PER_SLOT, EXPERTS.
+// Config: L (lane type), X, PUT, K, ROWS, BLOCK_ROWS, STAGE_ROWS, STAGES, SHARED_WEIGHTS, LANES (of a row), TOKENS,
+// UNITS_TOTAL, BULK, INT8, FREE, XSTEP, YSTEP, YFIRST, tokens(args), w(args); experts also SLOTS, PER_SLOT, EXPERTS.
 #pragma once
 #include "quant/lane.cuh"
 
@@ -105,38 +106,64 @@ GLMC_DEVICE f32 unit_dot(const Unit& w, const u8* x, u32 unit) {
   return result;
 }
 
+// Barriers, then the stages.
+constexpr u32 BARRIERS = 64;
+
 template <class C>
 struct Weights {
   static constexpr u32 UNITS = C::K / 32;
-  // Shared bytes of the planes of a whole block.
-  GLMC_DEVICE static constexpr u32 plane(u32 i) { return u32((C::L::bytes(i, u64(C::BLOCK_ROWS) * UNITS) + 15) / 16 * 16); }
-  GLMC_DEVICE static constexpr u32 start(u32 i) { return i == 0 ? 16 : start(i - 1) + plane(i - 1); }
-  static constexpr u32 END = 16 + (C::BULK ? C::SHARED_WEIGHTS : 0);
+  static constexpr u32 END = BARRIERS + (C::BULK ? C::SHARED_WEIGHTS : 0);
+  // Bytes that a copy of `rows` rows takes. Planes are padded to 16 bytes, so the last rows may bring up to 15 more.
+  GLMC_DEVICE static constexpr u32 copied(u32 plane, u32 rows) {
+    return (u32(C::L::bytes(plane, rows * UNITS)) + 15) / 16 * 16;
+  }
+  // Where a plane of a stage lies.
+  GLMC_DEVICE static constexpr u32 start(u32 plane) {
+    u32 at = BARRIERS;
+    for (u32 i = 0; i < plane; ++i) at += copied(i, C::STAGE_ROWS);
+    return at;
+  }
+  static constexpr u32 STAGE = C::SHARED_WEIGHTS / C::STAGES;
 };
 
-// Starts the copies of `rows` rows from unit `unit` on; where they will be. Without bulk copies: where they are.
+// The planes of a tensor from unit `unit` on.
 template <class C>
-GLMC_DEVICE void begin_weights(const typename C::Arguments& args, u64 unit, u32 rows, u64* barrier, Planes& p) {
-  typedef Weights<C> W;
+GLMC_DEVICE void planes_from(const typename C::Arguments& args, u64 unit, Planes& p) {
   find_planes<typename C::L>(C::w(args), C::UNITS_TOTAL, p);
 #pragma unroll
   for (u32 i = 0; i < C::L::PLANES; ++i) p[i] += C::L::bytes(i, unit);
+}
+
+// Starts the copies of stage n of `rows` rows whose planes are `p`. One thread.
+template <class C>
+GLMC_DEVICE void issue_stage(const Planes& p, u32 n, u32 rows) {
+  typedef Weights<C> W;
+  GLMC_SHARED(u64, barriers, 0);
+  GLMC_SHARED(u8, shared, n % C::STAGES * W::STAGE);
+  u32 first = n * C::STAGE_ROWS, here = rows - first < C::STAGE_ROWS ? rows - first : C::STAGE_ROWS, total = 0;
+  u64* barrier = barriers + n % C::STAGES;
+#pragma unroll
+  for (u32 i = 0; i < C::L::PLANES; ++i) total += W::copied(i, here);
+  glmc_barrier_expect(barrier, total);
+#pragma unroll
+  for (u32 i = 0; i < C::L::PLANES; ++i)
+    glmc_bulk_copy(shared + W::start(i), p[i] + C::L::bytes(i, u64(first) * W::UNITS), W::copied(i, here), barrier);
+}
+
+template <class C>
+GLMC_DEVICE void prepare_barriers() {
+  GLMC_SHARED(u64, barriers, 0);
   if (!C::BULK) return;
-  GLMC_SHARED(u8, shared, 0);
-  if (glmc_thread() == 0) {
-    u32 sizes[MOST_PLANES], total = 0;
-#pragma unroll
-    for (u32 i = 0; i < C::L::PLANES; ++i) {
-      // Planes are padded to 16 bytes, so the last rows may copy up to 15 more.
-      sizes[i] = u32((C::L::bytes(i, u64(rows) * W::UNITS) + 15) / 16 * 16);
-      total += sizes[i];
-    }
-    glmc_barrier_expect(barrier, total);
-#pragma unroll
-    for (u32 i = 0; i < C::L::PLANES; ++i) glmc_bulk_copy(shared + W::start(i), p[i], sizes[i], barrier);
-  }
-#pragma unroll
-  for (u32 i = 0; i < C::L::PLANES; ++i) p[i] = shared + W::start(i);
+  if (glmc_thread() == 0)
+    for (u32 i = 0; i < C::STAGES; ++i) glmc_barrier_init(barriers + i);
+  glmc_sync();
+}
+
+// Starts as many stages as there is room for.
+template <class C>
+GLMC_DEVICE void begin_weights(const Planes& p, u32 rows) {
+  if (!C::BULK || glmc_thread() != 0) return;
+  for (u32 n = 0; n < C::STAGES && n * C::STAGE_ROWS < rows; ++n) issue_stage<C>(p, n, rows);
 }
 
 // Rows [first, first + rows) against the tokens in shared memory.
@@ -165,22 +192,45 @@ GLMC_DEVICE void multiply(const typename C::Arguments& args, const Planes& p, co
   }
 }
 
+// The block's rows, stage by stage; x is in shared memory.
+template <class C>
+GLMC_DEVICE void multiply_stages(const typename C::Arguments& args, const Planes& p, const u8* x, u32 first, u32 rows,
+                                 u32 tokens, u64 y) {
+  typedef Weights<C> W;
+  if (!C::BULK) {
+    glmc_sync();
+    multiply<C>(args, p, x, first, rows, tokens, y);
+    return;
+  }
+  GLMC_SHARED(u64, barriers, 0);
+  glmc_sync();
+  for (u32 n = 0; n * C::STAGE_ROWS < rows; ++n) {
+    GLMC_SHARED(u8, shared, n % C::STAGES * W::STAGE);
+    u32 at = n * C::STAGE_ROWS, here = rows - at < C::STAGE_ROWS ? rows - at : C::STAGE_ROWS;
+    Planes q;
+#pragma unroll
+    for (u32 i = 0; i < C::L::PLANES; ++i) q[i] = shared + W::start(i);
+    glmc_barrier_wait(barriers + n % C::STAGES, n / C::STAGES & 1u);
+    multiply<C>(args, q, x, first + at, here, tokens, y);
+    if ((n + C::STAGES) * C::STAGE_ROWS >= rows) continue;
+    // Every warp has read the stage before it is filled again.
+    glmc_sync();
+    if (glmc_thread() == 0) issue_stage<C>(p, n + C::STAGES, rows);
+  }
+}
+
 template <class C>
 GLMC_DEVICE void gemv_lane(const typename C::Arguments& args) {
   typedef Activation<C> A;
-  typedef Weights<C> W;
-  GLMC_SHARED(u64, barrier, 0);
-  GLMC_SHARED(u8, x, W::END);
+  GLMC_SHARED(u8, x, Weights<C>::END);
   u32 first = glmc_block_x() * C::BLOCK_ROWS;
   if (first >= C::ROWS) return;
   u32 rows = C::ROWS - first < C::BLOCK_ROWS ? C::ROWS - first : C::BLOCK_ROWS;
   glmc_launch_trigger();
-  if (C::BULK) {
-    if (glmc_thread() == 0) glmc_barrier_init(barrier);
-    glmc_sync();
-  }
+  prepare_barriers<C>();
   Planes p;
-  begin_weights<C>(args, u64(first) * W::UNITS, rows, barrier, p);
+  planes_from<C>(args, u64(first) * A::UNITS, p);
+  begin_weights<C>(p, rows);
   glmc_launch_wait();
   u32 tokens = C::tokens(args);
 #pragma unroll
@@ -189,24 +239,17 @@ GLMC_DEVICE void gemv_lane(const typename C::Arguments& args) {
     u64 from = u64(j < tokens ? j : tokens - 1) * C::XSTEP + u64(first / C::FREE) * C::K;
     load_activation<C>(x + j * A::BYTES, args.x, from);
   }
-  if (C::BULK) glmc_barrier_wait(barrier, 0);
-  glmc_sync();
-  multiply<C>(args, p, x, first, rows, tokens, C::YFIRST);
+  multiply_stages<C>(args, p, x, first, rows, tokens, C::YFIRST);
 }
 
 // A choice a block in y.
 template <class C>
 GLMC_DEVICE void grouped_lane(const typename C::Arguments& args) {
-  typedef Weights<C> W;
-  GLMC_SHARED(u64, barrier, 0);
-  GLMC_SHARED(u8, x, W::END);
+  GLMC_SHARED(u8, x, Weights<C>::END);
   u32 first = glmc_block_x() * C::BLOCK_ROWS, choice = glmc_block_y();
   u32 rows = C::ROWS - first < C::BLOCK_ROWS ? C::ROWS - first : C::BLOCK_ROWS;
   glmc_launch_trigger();
-  if (C::BULK) {
-    if (glmc_thread() == 0) glmc_barrier_init(barrier);
-    glmc_sync();
-  }
+  prepare_barriers<C>();
   glmc_launch_wait();
   if (choice >= C::tokens(args)) return;
   i32 id = reinterpret_cast<const i32*>(args.ids)[choice];
@@ -217,9 +260,8 @@ GLMC_DEVICE void grouped_lane(const typename C::Arguments& args) {
     return;
   }
   Planes p;
-  begin_weights<C>(args, (u64(id) * C::ROWS + first) * W::UNITS, rows, barrier, p);
+  planes_from<C>(args, (u64(id) * C::ROWS + first) * (C::K / 32), p);
+  begin_weights<C>(p, rows);
   load_activation<C>(x, args.x, u64(C::PER_SLOT ? choice : choice / C::SLOTS) * C::K);
-  if (C::BULK) glmc_barrier_wait(barrier, 0);
-  glmc_sync();
-  multiply<C>(args, p, x, first, rows, 1, y);
+  multiply_stages<C>(args, p, x, first, rows, 1, y);
 }

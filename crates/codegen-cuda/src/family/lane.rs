@@ -10,8 +10,10 @@ use crate::request::Activations;
 pub(super) const MOST_TOKENS: u64 = 8;
 /// Blocks below this many bytes only cost block starts.
 const LEAST_BLOCK: u64 = 8 * 1024;
-/// Bytes of a block where the matrix is larger than all shared memory.
-const STREAMED_BLOCK: u64 = 32 * 1024;
+/// Most stages of a block; each has a barrier.
+const MOST_STAGES: u64 = 8;
+/// Bytes of barriers, as in `kernels/gemv.cuh`.
+const BARRIERS: u64 = 64;
 
 /// What a configuration is for.
 pub(super) struct Shape {
@@ -27,6 +29,8 @@ pub(super) struct Shape {
 /// A configuration.
 pub(super) struct Config {
     pub(super) block_rows: u64,
+    stage_rows: u64,
+    stages: u64,
     pub(super) threads: u64,
     pub(super) shared: u64,
     pub(super) blocks: u64,
@@ -52,16 +56,23 @@ pub(super) fn plan(cx: &Cx<'_>, w: &Part, s: &Shape) -> Result<Config, String> {
     let int8 = cx.request.options.activations == Activations::Int8;
     let tokens = s.tokens.next_power_of_two();
     let x = tokens * activation_bytes(s.k, int8);
+    let most = u64::from(arch.shared_per_block());
+    if 2 * x > most {
+        return Err(format!("activations of {x} bytes, a block has {most}"));
+    }
     let bulk = arch.has_bulk_copy();
-    let weights = |rows: u64| if bulk { lane.planes(rows * units).map(|n| n.next_multiple_of(16)).sum() } else { 0 };
+    let weights = |rows: u64| lane.planes(rows * units).map(|n| n.next_multiple_of(16)).sum::<u64>();
     let row: u64 = lane.planes(step * units).sum::<u64>().div_ceil(step);
     // Two blocks share a multiprocessor, so that one computes while the other's copies are under way.
-    let half = u64::from(arch.shared_per_block()) / 2 - 1024;
-    let room = half.saturating_sub(x + 16).max(LEAST_BLOCK);
+    let room = (most / 2 - 1024).saturating_sub(x + BARRIERS).max(weights(step));
     let machines = 2 * u64::from(cx.request.options.multiprocessors());
     let share = (s.rows * row * s.matrices).div_ceil(machines);
-    let wanted = if share <= room { share.max(LEAST_BLOCK) } else { STREAMED_BLOCK.min(room) };
-    let mut block_rows = (wanted / row / step * step).clamp(step, s.rows.next_multiple_of(step));
+    let rounded = |bytes: u64| (bytes / row / step * step).clamp(step, s.rows.next_multiple_of(step));
+    let mut block_rows = rounded(share.max(LEAST_BLOCK)).max(step);
+    // Rounding down would leave a last wave of a few blocks.
+    if share > LEAST_BLOCK && s.rows.div_ceil(block_rows) * s.matrices > machines {
+        block_rows = (block_rows + step).min(s.rows.next_multiple_of(step));
+    }
     if s.free < s.rows {
         // A block stays within the rows of one vector.
         while block_rows > step && s.free % block_rows != 0 {
@@ -71,17 +82,22 @@ pub(super) fn plan(cx: &Cx<'_>, w: &Part, s: &Shape) -> Result<Config, String> {
             return Err(format!("{} rows a vector are not cut at 16 bytes", s.free));
         }
     }
-    let most = u64::from(arch.shared_per_block());
-    while block_rows > step && 16 + weights(block_rows) + x > most && s.free == s.rows {
-        block_rows -= step;
+    let threads: u64 = if s.k >= 1024 { 256 } else { 128 };
+    // A stage keeps every warp busy once.
+    let at_once = (threads / units.next_power_of_two().min(32)).next_multiple_of(step);
+    let mut stage_rows = if weights(block_rows) <= room { block_rows } else { at_once.min(block_rows) };
+    while stage_rows > step && 2 * weights(stage_rows) > room && stage_rows < block_rows {
+        stage_rows -= step;
     }
-    let shared = 16 + weights(block_rows) + x;
+    let fitting = (room / weights(stage_rows)).clamp(1, MOST_STAGES);
+    let stages = if bulk { fitting.min(block_rows.div_ceil(stage_rows)) } else { 1 };
+    let weights = if bulk { stages * weights(stage_rows) } else { 0 };
+    let shared = BARRIERS + weights + x;
     if shared > most {
         return Err(format!("{shared} bytes of shared memory, a block has {most}"));
     }
-    let threads = if s.k >= 1024 { 256 } else { 128 };
-    let weights = weights(block_rows);
-    Ok(Config { block_rows, threads, shared, blocks: s.rows.div_ceil(block_rows), lane, bulk, int8, weights })
+    let blocks = s.rows.div_ceil(block_rows);
+    Ok(Config { block_rows, stage_rows, stages, threads, shared, blocks, lane, bulk, int8, weights })
 }
 
 /// Bytes of a token's vector in shared memory, as `Activation` in `kernels/gemv.cuh` lays it out.
@@ -98,6 +114,8 @@ impl Config {
         let total = w.ty.elems(&Default::default()).unwrap_or(0) / 32;
         let constants = [
             ("BLOCK_ROWS", self.block_rows),
+            ("STAGE_ROWS", self.stage_rows),
+            ("STAGES", self.stages),
             ("LANES", units.next_power_of_two().min(32)),
             ("SHARED_WEIGHTS", self.weights),
         ];
@@ -111,8 +129,13 @@ impl Config {
 
     /// In a few words.
     pub(super) fn words(&self) -> String {
-        let copies = if self.bulk { "bulk copies before the wait" } else { "loads from memory" };
+        let (rows, threads, stages) = (self.block_rows, self.threads, self.stages);
+        let copies = match (self.bulk, rows.div_ceil(self.stage_rows)) {
+            (false, _) => "loads from memory".to_owned(),
+            (true, 1) => "one bulk copy a plane".to_owned(),
+            (true, _) => format!("bulk copies in stages of {} rows, {stages} at a time", self.stage_rows),
+        };
         let x = if self.int8 { "8-bit" } else { "f32" };
-        format!("{} rows a block of {} threads, {copies}, {x} activations", self.block_rows, self.threads)
+        format!("{rows} rows a block of {threads} threads, {copies}, {x} activations")
     }
 }
