@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use contract_cases::{Case, In, cases};
 use device::{Bound, L2, compare, job, meaning, untouched};
 use glmc_codegen_cuda::host::{Job, Order, Program};
-use glmc_codegen_cuda::{Arch, Generated, Options, Request, emit, generate};
+use glmc_codegen_cuda::{Activations, Arch, Generated, Options, Request, emit, generate};
 use glmc_ir::kernel::Kernel;
 use glmc_ir::ty::{Dim, Extent, SymValues, TensorType};
 
@@ -172,6 +172,13 @@ fn matmuls_compute_their_meaning() {
 #[test]
 fn experts_compute_their_meaning() {
     check(&["grouped_matmul"], &Options::default(), L2);
+}
+
+/// Tensor cores round activations; what they may lose is the budget of bf16 inputs.
+#[test]
+fn rounded_activations_stay_within_their_budget() {
+    let options = Options { activations: Activations::BF16, ..Options::default() };
+    check(&["matmul", "grouped_matmul"], &options, 2e-3);
 }
 
 /// A contract without a family would be left out of the lists above.

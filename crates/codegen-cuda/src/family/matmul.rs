@@ -9,13 +9,56 @@ use glmc_ir::ty::{Dim, Elem};
 
 use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part, choose};
 use super::lane;
-use crate::request::GenerateError;
+use crate::request::{Activations, GenerateError};
 
 /// Warps of a block of `any` and `rows`.
 const WARPS: u64 = 8;
-/// Rows and tokens of a block of `tile`, as in `kernels/matmul.cuh`.
-const TILE: u64 = 64;
-const TILE_SHARED: u64 = 2 * 32 * (TILE + 4) * 4;
+/// Rows of a tile, as in `kernels/tile.cuh`.
+pub(super) const TILE: u64 = 64;
+
+/// What multiplies tiles.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Math {
+    /// f32 on the ordinary units.
+    F32,
+    /// bf16 columns on tensor cores.
+    BF16,
+}
+
+impl Math {
+    /// Its struct in `kernels/tile.cuh`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Math::F32 => "TileF32",
+            Math::BF16 => "TileBF16",
+        }
+    }
+
+    /// Columns of a tile.
+    pub(super) fn columns(self) -> u64 {
+        match self {
+            Math::F32 => 64,
+            Math::BF16 => 128,
+        }
+    }
+
+    /// Bytes of shared memory: offsets of the columns and both operands.
+    pub(super) fn shared(self) -> u64 {
+        let operands = match self {
+            Math::F32 => 2 * 32 * (TILE + 4) * 4,
+            Math::BF16 => 2 * TILE * 40 * 2 + 128 * 40 * 2,
+        };
+        16 * self.columns() + operands
+    }
+
+    /// The kinds that a request allows; the cost of each is in its name's candidate.
+    pub(super) fn tensor(cx: &Cx<'_>) -> Result<Math, String> {
+        match cx.request.options.activations {
+            Activations::BF16 => Ok(Math::BF16),
+            _ => Err("activations may not be rounded to bf16".into()),
+        }
+    }
+}
 
 /// The matrix form of a contraction.
 struct Rows {
@@ -65,13 +108,22 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     let (name, (), rejected) = choose(cx, list)?;
     let mut draft = match (forms, lanes) {
         (Ok(forms), Ok(lanes)) if name == "lane" => few(cx, &forms, &lanes)?,
-        (Ok(forms), _) if name != "any" => matrix(cx, &forms, name == "tile")?,
+        (Ok(forms), _) if name != "any" => matrix(cx, &forms, math(name))?,
         _ => any(cx, &e)?,
     };
     draft.rejected = rejected;
     draft.includes.extend(cx.decoders(&cx.inputs.iter().collect::<Vec<_>>()));
     draft.includes.push("matmul.cuh");
     Ok(draft)
+}
+
+/// The arithmetic of a tile configuration.
+fn math(name: &str) -> Option<Math> {
+    match name {
+        "tile" => Some(Math::F32),
+        "tensor" => Some(Math::BF16),
+        _ => None,
+    }
 }
 
 /// Offsets of each right operand's part in the joined last dim of the result, and that dim's size.
@@ -187,7 +239,7 @@ fn few(cx: &Cx<'_>, forms: &[Rows], lanes: &[lane::Config]) -> Result<Draft, Gen
 }
 
 /// `rows` and `tile`.
-fn matrix(cx: &Cx<'_>, forms: &[Rows], tile: bool) -> Result<Draft, GenerateError> {
+fn matrix(cx: &Cx<'_>, forms: &[Rows], tile: Option<Math>) -> Result<Draft, GenerateError> {
     let (offsets, total) = joined(cx);
     let most = cx.bound(&forms[0].tokens).unwrap_or(0);
     let tokens = most.next_power_of_two().clamp(1, 8);
@@ -210,25 +262,32 @@ fn matrix(cx: &Cx<'_>, forms: &[Rows], tile: bool) -> Result<Draft, GenerateErro
         for (name, value) in constants {
             let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
         }
+        if let Some(math) = tile {
+            let _ = writeln!(m, "  typedef {} MATH;", math.name());
+        }
         let count = cx.size(&f.tokens);
         let _ = writeln!(m, "  GLMC_DEVICE static u32 tokens(const Args& args) {{ return {count}; }}");
         list.push(m);
         let tiles = f.batches * f.free.div_ceil(TILE);
-        blocks = blocks.max(if tile { tiles } else { rows.div_ceil(WARPS).min(MOST_BLOCKS) });
+        blocks = blocks.max(if tile.is_some() { tiles } else { rows.div_ceil(WARPS).min(MOST_BLOCKS) });
     }
     let (members, more, names) = structs(list);
     let parts = names.len() as u64;
-    let (template, across, shared, config, why) = if tile {
-        let y = most.div_ceil(TILE);
-        let config = format!("tiles of {TILE} rows by {TILE} tokens in f32, {blocks} by {y} blocks");
-        ("matmul_tile", y, TILE_SHARED, config, "many tokens: a decoded weight serves 64 of them")
+    let (template, across, shared, config, why) = if let Some(math) = tile {
+        let y = most.div_ceil(math.columns());
+        let (name, columns) = (math.name(), math.columns());
+        let config = format!("{name}: {TILE} rows by {columns} tokens, {blocks} by {y} blocks");
+        ("matmul_tile", y, math.shared(), config, "many tokens: a decoded weight serves a whole tile")
     } else {
         let y = most.div_ceil(tokens);
         let config = format!("a warp a row, {tokens} tokens at a time, {blocks} by {y} blocks of {WARPS} warps");
         ("matmul_rows", y, 0, config, "few tokens: bound by the weight's bytes, which are read once")
     };
-    if tile && parts > 1 && forms.iter().any(|f| f.batches * f.free.div_ceil(TILE) != blocks) {
+    let uneven_parts = forms.iter().any(|f| f.batches * f.free.div_ceil(TILE) != blocks);
+    let include = if tile.is_some() { "tile.cuh" } else { "matmul.cuh" };
+    if tile.is_some() && parts > 1 && uneven_parts {
         return Ok(Draft {
+            includes: vec![include],
             members,
             more,
             entries: vec![uneven(forms, &names, across, shared)],
@@ -238,8 +297,9 @@ fn matrix(cx: &Cx<'_>, forms: &[Rows], tile: bool) -> Result<Draft, GenerateErro
         });
     }
     let grid = [blocks, across.min(65_535), parts];
-    let threads = if tile { 256 } else { 32 * WARPS as u32 };
+    let threads = if tile.is_some() { 256 } else { 32 * WARPS as u32 };
     Ok(Draft {
+        includes: vec![include],
         members,
         more,
         entries: vec![Entry::only(per_part(&names, template), grid, threads, shared)],
