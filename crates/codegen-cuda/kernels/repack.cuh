@@ -69,6 +69,7 @@ struct Q8_0_FILE {
 template <class F, class C>
 GLMC_DEVICE void repack(const typename C::Arguments& args) {
   typedef typename F::L L;
+  glmc_launch_wait();
   u8* to[MOST_PLANES] = {};
   u8* base = args.y;
   for (u32 i = 0; i < L::PLANES; ++i) {

@@ -61,7 +61,7 @@ pub fn lane_bytes(q: QuantType, elems: u64) -> Option<u64> {
 pub fn to_lane(q: QuantType, file: &[u8]) -> Option<Vec<u8>> {
     let t = LaneType::of(q)?;
     let (per_block, block_bytes) = (q.block_elems() / 32, q.block_bytes());
-    if file.len() % block_bytes != 0 {
+    if !file.len().is_multiple_of(block_bytes) {
         return None;
     }
     let units = (file.len() / block_bytes * per_block) as u64;

@@ -164,6 +164,13 @@ fn choices_compute_their_meaning() {
     check(&["topk", "moe_route", "indexer_scores", "attention"], &Options::default(), L2);
 }
 
+/// With few multiprocessors a block of attention goes through many tiles; above it has one, and parts are merged.
+#[test]
+fn attention_computes_its_meaning_in_tiles() {
+    let options = Options { multiprocessors: Some(1), ..Options::default() };
+    check(&["attention"], &options, L2);
+}
+
 #[test]
 fn matmuls_compute_their_meaning() {
     check(&["matmul"], &Options::default(), L2);

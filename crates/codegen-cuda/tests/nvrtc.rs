@@ -4,11 +4,11 @@
 
 use std::path::Path;
 
-use glmc_codegen_cuda::nvrtc::{Cache, Compiler, NvrtcError, Unit};
+use glmc_codegen_cuda::nvrtc::{Cache, Compiled, Compiler, NvrtcError, Resources, Unit};
 use glmc_codegen_cuda::{Activations, Arch, Generated, Options, Request, Storage, emit, generate};
 use glmc_ir::kernel::{
-    AddKernel, AttentionKernel, GroupedMatmulKernel, IndexerKernel, Kernel, MatmulKernel, RmsNormKernel, RopeKernel,
-    RouteKernel, TopKKernel,
+    AddKernel, AppendKernel, AttentionKernel, GatherKernel, GroupedMatmulKernel, IndexerKernel, JoinKernel, Kernel,
+    LayerNormKernel, MatmulKernel, RmsNormKernel, RopeKernel, RouteKernel, SplitKernel, SwigluKernel, TopKKernel,
 };
 use glmc_ir::ops::{Attention, Gating, MoeRoute};
 use glmc_ir::quant::QuantType;
@@ -74,7 +74,8 @@ fn real_slices(arch: Arch) -> Vec<Generated> {
         let keys = |n: u64| TensorType::new(QuantType::F32, [Dim::new(1), Dim::sym("S"), Dim::new(n)]);
         let mut add = |kernel: Kernel, inputs: Vec<TensorType>, activations: Activations| {
             let lanes = [QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K, QuantType::Q8_0];
-            let lane = |t: &TensorType| lanes.iter().any(|q| t.elem == Elem::from(*q));
+            let matrix = matches!(kernel, Kernel::Matmul(_) | Kernel::GroupedMatmul(_));
+            let lane = |t: &TensorType| matrix && lanes.iter().any(|q| t.elem == Elem::from(*q));
             let storage = inputs.iter().map(|t| if lane(t) { Storage::Lane } else { Storage::Rows }).collect();
             let options = Options { activations, storage, multiprocessors: None };
             let request = Request { kernel: &kernel, inputs: &inputs, syms: &syms, arch, options: &options };
@@ -83,7 +84,7 @@ fn real_slices(arch: Arch) -> Vec<Generated> {
         let matmul = |spec: &str| Kernel::from(MatmulKernel { spec: spec.into(), names: vec![] });
         let (q4, q5, q6, q8) = (QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K, QuantType::Q8_0);
         let exact = Activations::F32;
-        for activations in [exact, Activations::Int8] {
+        for activations in [exact, Activations::Int8, Activations::BF16] {
             for (q, n, k) in [(q8, 2048, 6144), (q8, 2048, 2048), (q8, 6144, 2048), (q8, 576, 6144), (q6, 19_360, 6144)]
             {
                 add(matmul("tk,nk->tn"), vec![f(&[k]), w(q, &[n, k])], activations);
@@ -97,6 +98,16 @@ fn real_slices(arch: Arch) -> Vec<Generated> {
         add(matmul("thn,hcn->thc"), vec![f(&[8, 192]), w(q8, &[8, 512, 192])], exact);
         add(RmsNormKernel { eps: 1e-5 }.into(), vec![f(&[6144]), w(QuantType::F32, &[6144])], exact);
         add(AddKernel {}.into(), vec![f(&[6144]), f(&[6144])], exact);
+        let (v, norm) = (w(QuantType::F32, &[128]), f(&[128]));
+        add(LayerNormKernel { eps: 1e-6 }.into(), vec![norm, v.clone(), v], exact);
+        add(SwigluKernel { pieces: vec![] }.into(), vec![f(&[256]), f(&[256])], exact);
+        add(GatherKernel {}.into(), vec![w(q4, &[154_880, 6144]), i(&[])], exact);
+        let pool = w(QuantType::F32, &[131_072, 576]).as_state();
+        add(AppendKernel {}.into(), vec![pool, i(&[]), f(&[576])], exact);
+        let names = vec!["latent".to_owned(), "rope".to_owned()];
+        let joined = TensorType::new(QuantType::F32, [tokens.clone(), Dim::joined(&[("latent", 512), ("rope", 64)])]);
+        add(SplitKernel { names: names.clone() }.into(), vec![joined], exact);
+        add(JoinKernel { names }.into(), vec![f(&[512]), f(&[64])], exact);
         add(RopeKernel { theta: 1e6 }.into(), vec![f(&[8, 64]), i(&[])], exact);
         add(
             TopKKernel { k: 2048 }.into(),
@@ -127,6 +138,9 @@ fn the_large_models_slices_compile_without_spills() {
         let units: Vec<Unit> =
             kernels.chunks(chunk).map(|c| Unit { name: "slices".into(), source: emit::unit(c) }).collect();
         let made = compiler.compile_all(&units, arch, 2, &|_| ()).unwrap_or_else(|e| panic!("{e}"));
+        for (c, m) in kernels.chunks(chunk).zip(&made) {
+            m.check(c, arch).unwrap_or_else(|e| panic!("{e}"));
+        }
         let all: Vec<_> = made.iter().flat_map(|m| &m.resources).collect();
         let spills: Vec<_> = all.iter().filter(|r| r.spill_stores + r.spill_loads > 0).collect();
         for k in &kernels {
@@ -153,6 +167,23 @@ fn small_units_compile_for_all_and_come_from_the_cache() {
             assert_eq!((&a.cubin, &a.resources), (&b.cubin, &b.resources), "{arch}");
         }
     }
+}
+
+#[test]
+fn a_kernel_that_asks_for_too_much_is_refused() {
+    let k = &matmuls()[0];
+    let used = |registers, shared| Compiled {
+        cubin: vec![],
+        resources: vec![Resources { kernel: k.name.clone(), registers, shared, ..Resources::default() }],
+        cached: false,
+    };
+    used(64, 0).check([k], Arch::Sm120).expect("it fits");
+    for (registers, shared, why) in [(512, 0, "registers"), (64, 200_000, "shared memory")] {
+        let text = used(registers, shared).check([k], Arch::Sm120).expect_err("too much").to_string();
+        assert!(text.contains(&k.name) && text.contains("sm_120") && text.contains(why), "{text}");
+    }
+    let none = Compiled { cubin: vec![], resources: vec![], cached: false };
+    assert!(none.check([k], Arch::Sm90).expect_err("nothing").to_string().contains("not in the compiled unit"));
 }
 
 #[test]

@@ -4,13 +4,11 @@ use std::fmt::Write as _;
 
 use glmc_ir::ops::Attention;
 
-use super::cx::{Cx, Draft, Entry, Part, choose, float};
+use super::cx::{Candidate, Cx, Draft, Entry, Part, choose, float};
 use crate::request::GenerateError;
 
 /// Keys that are scored between two updates of the output.
 const TILE: u64 = 64;
-/// Blocks that fill a large GPU about twice.
-const WANTED_BLOCKS: u64 = 256;
 /// Most floats of the output that one thread may hold.
 const MOST_HELD: u64 = 32;
 
@@ -57,7 +55,8 @@ pub(super) fn attention(cx: &Cx<'_>, op: &Attention) -> Result<Draft, GenerateEr
     let blocks = cx.bound(tokens).unwrap_or(0) * groups;
     // Few blocks: cut the keys, but not below one tile a part.
     let most_seen = if selection.is_some() { sizes.list.min(most_keys) } else { most_keys };
-    let parts = (WANTED_BLOCKS / blocks.max(1)).clamp(1, most_seen.div_ceil(TILE).clamp(1, 32));
+    let wanted = 2 * u64::from(cx.request.options.multiprocessors());
+    let parts = (wanted / blocks.max(1)).clamp(1, most_seen.div_ceil(TILE).clamp(1, 32));
     let mut m = format!("  typedef {} PUT;\n", cx.put(0)?);
     let columns = sizes.dv.div_ceil(config.threads);
     let constants = [
@@ -116,7 +115,7 @@ pub(super) fn attention(cx: &Cx<'_>, op: &Attention) -> Result<Draft, GenerateEr
     })
 }
 
-fn candidates(cx: &Cx<'_>, s: &Sizes, shared_keys: bool) -> Vec<(&'static str, Result<(f64, Config), String>)> {
+fn candidates(cx: &Cx<'_>, s: &Sizes, shared_keys: bool) -> Vec<Candidate<Config>> {
     let most = u64::from(cx.request.arch.shared_per_block());
     let threads = s.dv.next_multiple_of(32).clamp(64, 256);
     let one = |heads: u64| {

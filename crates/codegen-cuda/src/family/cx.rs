@@ -133,10 +133,13 @@ pub(crate) fn float(x: f64) -> String {
     if x.is_finite() { format!("{x:e}f") } else { format!("glmc_bits_to_float(0x{:08x}u)", x.to_bits()) }
 }
 
+/// A configuration's name, and its cost (lower is better, comparable within a family) or why it is not possible.
+pub(crate) type Candidate<C> = (&'static str, Result<(f64, C), String>);
+
 /// Picks the cheapest configuration that is possible; the reasons of the others.
 pub(crate) fn choose<C>(
     cx: &Cx<'_>,
-    candidates: Vec<(&'static str, Result<(f64, C), String>)>,
+    candidates: Vec<Candidate<C>>,
 ) -> Result<(&'static str, C, Vec<String>), GenerateError> {
     let mut best: Option<(&'static str, f64, C)> = None;
     let mut rejected = Vec::new();
@@ -145,11 +148,11 @@ pub(crate) fn choose<C>(
             Err(why) => rejected.push(format!("{name}: {why}")),
             Ok((cost, c)) => match &best {
                 Some((other, least, _)) if *least <= cost => {
-                    rejected.push(format!("{name}: costs {cost:.3} of arithmetic, {other} {least:.3}"));
+                    rejected.push(format!("{name}: cost {cost:.3}, {other} {least:.3}"));
                 }
                 _ => {
                     if let Some((other, more, _)) = best.replace((name, cost, c)) {
-                        rejected.push(format!("{other}: costs {more:.3} of arithmetic, {name} {cost:.3}"));
+                        rejected.push(format!("{other}: cost {more:.3}, {name} {cost:.3}"));
                     }
                 }
             },

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, choose};
 use super::lane;
-use super::matmul::{Math, TILE};
+use super::tile::{Math, TILE};
 use crate::request::GenerateError;
 
 const WARPS: u64 = 8;

@@ -75,10 +75,10 @@ pub(super) fn plan(cx: &Cx<'_>, w: &Part, s: &Shape) -> Result<Config, String> {
     }
     if s.free < s.rows {
         // A block stays within the rows of one vector.
-        while block_rows > step && s.free % block_rows != 0 {
+        while block_rows > step && !s.free.is_multiple_of(block_rows) {
             block_rows -= step;
         }
-        if s.free % block_rows != 0 {
+        if !s.free.is_multiple_of(block_rows) {
             return Err(format!("{} rows a vector are not cut at 16 bytes", s.free));
         }
     }

@@ -9,57 +9,11 @@ use glmc_ir::ty::{Dim, Elem};
 
 use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part, choose};
 use super::lane;
-use crate::request::{Activations, GenerateError};
+use super::tile::{Math, TILE};
+use crate::request::GenerateError;
 
 /// Warps of a block of `any` and `rows`.
 const WARPS: u64 = 8;
-/// Rows of a tile, as in `kernels/tile.cuh`.
-pub(super) const TILE: u64 = 64;
-
-/// What multiplies tiles.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Math {
-    /// f32 on the ordinary units.
-    F32,
-    /// bf16 columns on tensor cores.
-    BF16,
-}
-
-impl Math {
-    /// Its struct in `kernels/tile.cuh`.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Math::F32 => "TileF32",
-            Math::BF16 => "TileBF16",
-        }
-    }
-
-    /// Columns of a tile.
-    pub(super) fn columns(self) -> u64 {
-        match self {
-            Math::F32 => 64,
-            Math::BF16 => 128,
-        }
-    }
-
-    /// Bytes of shared memory: offsets of the columns and both operands.
-    pub(super) fn shared(self) -> u64 {
-        let operands = match self {
-            Math::F32 => 2 * 32 * (TILE + 4) * 4,
-            Math::BF16 => 2 * TILE * 40 * 2 + 128 * 40 * 2,
-        };
-        16 * self.columns() + operands
-    }
-
-    /// The kinds that a request allows; the cost of each is in its name's candidate.
-    pub(super) fn tensor(cx: &Cx<'_>) -> Result<Math, String> {
-        match cx.request.options.activations {
-            Activations::BF16 => Ok(Math::BF16),
-            _ => Err("activations may not be rounded to bf16".into()),
-        }
-    }
-}
-
 /// The matrix form of a contraction.
 struct Rows {
     /// Dims of the tokens.
@@ -108,22 +62,13 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     let (name, (), rejected) = choose(cx, list)?;
     let mut draft = match (forms, lanes) {
         (Ok(forms), Ok(lanes)) if name == "lane" => few(cx, &forms, &lanes)?,
-        (Ok(forms), _) if name != "any" => matrix(cx, &forms, math(name))?,
+        (Ok(forms), _) if name != "any" => matrix(cx, &forms, Math::of(name))?,
         _ => any(cx, &e)?,
     };
     draft.rejected = rejected;
     draft.includes.extend(cx.decoders(&cx.inputs.iter().collect::<Vec<_>>()));
     draft.includes.push("matmul.cuh");
     Ok(draft)
-}
-
-/// The arithmetic of a tile configuration.
-fn math(name: &str) -> Option<Math> {
-    match name {
-        "tile" => Some(Math::F32),
-        "tensor" => Some(Math::BF16),
-        _ => None,
-    }
 }
 
 /// Offsets of each right operand's part in the joined last dim of the result, and that dim's size.

@@ -13,6 +13,7 @@ mod norm;
 mod pieces;
 mod rope;
 mod route;
+mod tile;
 
 use cx::Cx;
 

@@ -17,7 +17,7 @@ fn draft(cx: &Cx<'_>, eps: f64, template: &str, names: &[&str]) -> Result<Draft,
     let x = &cx.inputs[0].ty;
     let (outer, last) = x.dims.split_at(x.rank() - 1);
     let width = cx.most(&last[0]).unwrap_or(0);
-    if !last[0].extent.as_const().is_some_and(|n| u32::try_from(n).is_ok()) {
+    if last[0].extent.as_const().is_none_or(|n| u32::try_from(n).is_err()) {
         return Err(cx.too_large(format!("a row of {}", last[0])));
     }
     // Few rows: long blocks hide latency. Many rows: small blocks share a multiprocessor.

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::arch::Arch;
 use crate::kernels::{Header, headers};
+use crate::request::Generated;
 use library::Nvrtc;
 
 /// Why there is no cubin.
@@ -69,6 +70,16 @@ pub enum NvrtcError {
         /// Why.
         error: Box<NvrtcError>,
     },
+    /// A kernel asks for more than a block of the architecture has.
+    #[error("kernel {kernel} for {arch}: {why}")]
+    Resources {
+        /// The kernel's symbol.
+        kernel: String,
+        /// The architecture.
+        arch: Arch,
+        /// What it asks for.
+        why: String,
+    },
     /// A call failed that should not.
     #[error("{call} failed with code {code}")]
     Call {
@@ -106,6 +117,34 @@ pub struct Compiled {
     pub resources: Vec<Resources>,
     /// Whether it was taken from the cache.
     pub cached: bool,
+}
+
+/// Registers of a multiprocessor; one block must fit.
+const REGISTERS: u32 = 65_536;
+
+impl Compiled {
+    /// Whether every launch of these kernels can start on `arch`, by what the compiler reported.
+    ///
+    /// # Errors
+    /// [`NvrtcError::Resources`] with the kernel, the architecture and what is too much.
+    pub fn check<'a>(&self, kernels: impl IntoIterator<Item = &'a Generated>, arch: Arch) -> Result<(), NvrtcError> {
+        for launch in kernels.into_iter().flat_map(|k| &k.launches) {
+            let refuse = |why| NvrtcError::Resources { kernel: launch.symbol.clone(), arch, why };
+            let Some(r) = self.resources.iter().find(|r| r.kernel == launch.symbol) else {
+                return Err(refuse("it is not in the compiled unit".into()));
+            };
+            let registers = r.registers.next_multiple_of(8).saturating_mul(launch.threads.next_multiple_of(32));
+            if registers > REGISTERS {
+                let why = format!("{} registers for {} threads, {REGISTERS} at most", r.registers, launch.threads);
+                return Err(refuse(why));
+            }
+            let (shared, most) = (r.shared.saturating_add(launch.shared), arch.shared_per_block());
+            if shared > most {
+                return Err(refuse(format!("{shared} bytes of shared memory, a block has {most}")));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An NVRTC that answers.
