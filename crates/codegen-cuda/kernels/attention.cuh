@@ -3,7 +3,8 @@
 // values). Parts leave (maximum, sum, output) in scratch; the last block to arrive merges them in order.
 // Config: PARTS of the context, HEADS (of a block), GROUPS (of heads), ALL_HEADS, QWIDTH (all parts), DV, COLUMNS,
 // TILE, SCALE, LIST (most selected positions; 0: no selection), WORDS (of the position bitmap), tokens(args),
-// keys(args), sequences(args), load_q(args, t, h, d), score functor `dot(args, q, row, h, sum)`, value(args, row, h, d).
+// keys(args), sequences(args), load_q(args, t, h, d), score functor `dot(args, q, row, h, sum)`, value(args, row, h,
+// d).
 #pragma once
 #include "quant/float.cuh"
 #include "scan.cuh"

@@ -3,8 +3,8 @@
 #include "scan.cuh"
 #include "tile.cuh"
 
-// Lists of choices by expert, in order of choice: starts[e] .. starts[e + 1] of `list`. One block; a warp an expert at a
-// time, so that the order is the same in every run. Choices of no expert get zeros, of an unknown one NaN.
+// Lists of choices by expert, in order of choice: starts[e] .. starts[e + 1] of `list`. One block; a warp an expert
+// at a time, so that the order is the same in every run. Choices of no expert get zeros, of an unknown one NaN.
 // Config: EXPERTS, ROWS, PUT, choices(args), starts(args), list(args).
 template <class C>
 GLMC_DEVICE void list_choices(const typename C::Arguments& args) {

@@ -1,7 +1,7 @@
-// Few tokens against a matrix in the lane layout, the weights of a block in shared memory: one bulk copy a plane, issued
-// before the wait for the launch that makes x, since weights depend on no launch. So the copies hide the launch, and
-// whatever the launch before waits for. With experts the ids come first. A block whose rows do not fit goes through
-// them in stages, each with a barrier of its own.
+// Few tokens against a matrix in the lane layout, the weights of a block in shared memory: one bulk copy a plane,
+// issued before the wait for the launch that makes x, since weights depend on no launch. So the copies hide the
+// launch, and whatever the launch before waits for. With experts the ids come first. A block whose rows do not fit
+// goes through them in stages, each with a barrier of its own.
 //
 // Config: L (lane type), X, PUT, K, ROWS, BLOCK_ROWS, STAGE_ROWS, STAGES, SHARED_WEIGHTS, LANES (of a row), TOKENS,
 // UNITS_TOTAL, BULK, INT8, FREE, XSTEP, YSTEP, YFIRST, tokens(args), w(args); experts also SLOTS, PER_SLOT, EXPERTS.

@@ -1,6 +1,6 @@
-// Indexer scores: a thread a key. The block's keys lie in shared memory (odd stride), the token's queries beside them by
-// element, four heads in one load.
-// Config: Q, K, W, HEADS, WIDTH, KEYS (of a block), SCALE, tokens(args), keys(args), sequences(args).
+// Indexer scores: a thread a key. The block's keys lie in shared memory (odd stride), the token's queries beside them
+// by element, four heads in one load. Config: Q, K, W, HEADS, WIDTH, KEYS (of a block), SCALE, tokens(args),
+// keys(args), sequences(args).
 #pragma once
 #include "quant/float.cuh"
 

@@ -86,7 +86,9 @@ GLMC_DEVICE u16 glmc_float_to_half(f32 f) {
   return h;
 }
 // 2^23 plus byte i of a word: the byte is planted in a mantissa.
-GLMC_DEVICE f32 glmc_planted_byte(u32 word, u32 i) { return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u | i)); }
+GLMC_DEVICE f32 glmc_planted_byte(u32 word, u32 i) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u | i));
+}
 // Two floats as packed halves or bf16, the first in the low bits.
 GLMC_DEVICE u32 glmc_pack_half(f32 lo, f32 hi) {
   u32 d;

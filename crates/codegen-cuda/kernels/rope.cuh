@@ -1,6 +1,6 @@
-// Rotary embedding on interleaved pairs. Angles reach far beyond what an f32 holds exactly, so they are made and reduced
-// to one turn in f64; frequencies are a table.
-// Config: X, PUT, WIDTH (of a head), per_token(args), tokens(args), frequency(j).
+// Rotary embedding on interleaved pairs. Angles reach far beyond what an f32 holds exactly, so they are made and
+// reduced to one turn in f64; frequencies are a table. Config: X, PUT, WIDTH (of a head), per_token(args),
+// tokens(args), frequency(j).
 #pragma once
 #include "quant/float.cuh"
 

@@ -54,8 +54,8 @@ struct TileF32 {
   }
 };
 
-// Tensor cores, sums in f32: 128 columns, a warp 16 rows by 64 columns. Columns are rounded to bf16; a weight is the sum
-// of two bf16, so that only the columns' rounding is left in the result.
+// Tensor cores, sums in f32: 128 columns, a warp 16 rows by 64 columns. Columns are rounded to bf16; a weight is the
+// sum of two bf16, so that only the columns' rounding is left in the result.
 struct TileBF16 {
   static constexpr u32 COLUMNS = 128, STEP = TILE_K + 8;
   static constexpr u32 PLANE = TILE_ROWS * STEP * 2, SHARED = 2 * PLANE + COLUMNS * STEP * 2;

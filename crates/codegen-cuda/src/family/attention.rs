@@ -98,7 +98,8 @@ pub(super) fn attention(cx: &Cx<'_>, op: &Attention) -> Result<Draft, GenerateEr
     );
     let _ = writeln!(
         m,
-        "  GLMC_DEVICE static f32* partials(const Args& args) {{\n    return reinterpret_cast<f32*>({base} + {counters});\n  }}"
+        "  GLMC_DEVICE static f32* partials(const Args& args) {{\n    return reinterpret_cast<f32*>({base} \
+         + {counters});\n  }}"
     );
     let mut includes = cx.decoders(&cx.inputs.iter().collect::<Vec<_>>());
     includes.push("attention.cuh");
@@ -155,7 +156,7 @@ fn functors(s: &Sizes, queries: &[Part], keys: &[Part], v: &Part, widths: &[u64]
     }
     m.push_str("    return 0.0f;\n  }\n");
     m.push_str(
-        "  // The lane's share of the dot products of key `row` with the queries of `heads` heads.\n  GLMC_DEVICE static \
+        "  // The lane's share of the products of key `row` with the queries of `heads` heads.\n  GLMC_DEVICE static \
          void dot(const Args& args, const f32* q, u64 row, u32 head, u32 heads, f32 (&sum)[HEADS]) {\n",
     );
     let mut at = 0;

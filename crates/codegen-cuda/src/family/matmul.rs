@@ -37,8 +37,8 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     let rights = &cx.inputs[1..];
     let forms: Result<Vec<Rows>, String> = rights.iter().map(|w| rows_form(cx, &e, w)).collect();
     let tokens = forms.as_ref().ok().and_then(|f| cx.bound(&f[0].tokens)).unwrap_or(0);
-    // Decoded weights per multiply-add, in units of a decode: `rows` decodes a row once for 8 tokens, `tile` once for 64,
-    // but `tile` always computes 64 tokens.
+    // Decoded weights per multiply-add, in units of a decode: `rows` decodes a row once for 8 tokens, `tile` once for
+    // 64, but `tile` always computes 64 tokens.
     let rows_cost = tokens.div_ceil(8) as f64 * 8.0 / tokens.max(1) as f64;
     let tile_cost = 3.0 * tokens.div_ceil(TILE) as f64 * TILE as f64 / tokens.max(1) as f64 / 16.0;
     let strided = |w: &Part| match w.ty.elem {

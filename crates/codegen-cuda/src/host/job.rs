@@ -1,9 +1,9 @@
 //! The files between a test and a host program.
 //!
 //! Jobs (all little-endian): `u32 jobs`, then for each `u32 flags` (1: falling order, 2: closed page before instead of
-//! behind each buffer), `u32 buffers`, each `u32 kind, u64 bytes` and, unless an output, its bytes; `u32 launches`, each
-//! `u32 length, name, u32 grid[3], u32 threads, u32 shared, u32 arguments`, each `u32 buffer`.
-//! Outputs: the bytes of each buffer that is no input, job by job.
+//! behind each buffer), `u32 buffers`, each `u32 kind, u64 bytes` and, unless an output, its bytes; `u32 launches`,
+//! each `u32 length, name, u32 grid[3], u32 threads, u32 shared, u32 arguments`, each `u32 buffer`. Outputs: the
+//! bytes of each buffer that is no input, job by job.
 
 use crate::request::LaunchShape;
 

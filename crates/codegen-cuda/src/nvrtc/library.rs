@@ -15,6 +15,7 @@ use super::NvrtcError;
 use crate::kernels::Header;
 
 type Handle = *mut std::ffi::c_void;
+type Strings = *const *const c_char;
 
 macro_rules! functions {
     ($($name:ident: fn($($arg:ty),*);)*) => {
@@ -41,9 +42,9 @@ functions! {
     nvrtcVersion: fn(*mut c_int, *mut c_int);
     nvrtcGetNumSupportedArchs: fn(*mut c_int);
     nvrtcGetSupportedArchs: fn(*mut c_int);
-    nvrtcCreateProgram: fn(*mut Handle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char);
+    nvrtcCreateProgram: fn(*mut Handle, *const c_char, *const c_char, c_int, Strings, Strings);
     nvrtcDestroyProgram: fn(*mut Handle);
-    nvrtcCompileProgram: fn(Handle, c_int, *const *const c_char);
+    nvrtcCompileProgram: fn(Handle, c_int, Strings);
     nvrtcGetCUBINSize: fn(Handle, *mut usize);
     nvrtcGetCUBIN: fn(Handle, *mut c_char);
     nvrtcGetProgramLogSize: fn(Handle, *mut usize);
