@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Show what is in a GGUF file or a plan
     Inspect(InspectArgs),
+    /// Show what the steps and the memory of a plan are made of
+    Explain(ExplainArgs),
     /// Measure a plan's perplexity on a text
     Perplexity(PerplexityArgs),
     /// List the machines that plans can be made for
@@ -32,6 +34,7 @@ impl Command {
             Command::Compile(a) => a.json,
             Command::Run(a) => a.json,
             Command::Inspect(a) => a.json,
+            Command::Explain(a) => a.json,
             Command::Perplexity(a) => a.json,
             Command::Targets(a) => a.json,
         }
@@ -67,6 +70,9 @@ pub(crate) struct CompileArgs {
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) sizes: SizeArgs,
+    /// Visible positions that steps are costed at
+    #[arg(long, value_name = "N", default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) tune_ctx: u64,
     /// Print the IR after a pass: `after=PASS`, or `all`
     #[arg(long, value_name = "STAGE", conflicts_with = "json")]
     pub(crate) emit: Option<String>,
@@ -133,6 +139,21 @@ pub(crate) struct RunArgs {
 pub(crate) struct InspectArgs {
     /// GGUF file or plan directory
     pub(crate) path: PathBuf,
+    /// Visible positions that steps are costed at
+    #[arg(long, value_name = "N", default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) tune_ctx: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// Plan directory
+    pub(crate) path: PathBuf,
+    /// Visible positions that steps are costed at
+    #[arg(long, value_name = "N", default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) tune_ctx: u64,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,10 +1,13 @@
 //! Owns the rendering of errors: one line on stderr, one object on stdout with `--json`, and the exit code.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use glmc_frontend_gguf::InputError;
 use glmc_runtime::RuntimeError;
+
+use crate::terminal::{escaped, say, try_print};
 
 /// What a command failed with.
 #[derive(Debug)]
@@ -54,33 +57,34 @@ impl CliError {
         }
     }
 
-    /// Prints the error; the exit code of the process.
-    #[allow(clippy::print_stderr, clippy::print_stdout, reason = "errors of a command go to the terminal")]
+    /// Prints the error; the exit code of the process. A stream that cannot be written changes neither.
     pub(crate) fn report(&self, json: bool) -> ExitCode {
         let file = self.file.as_ref().map(|p| p.display().to_string());
         let at = file.as_ref().map(|f| format!("{f}: ")).unwrap_or_default();
-        let line = format!("error[{}/{}]: {at}{}", self.class, self.code, self.message);
-        eprintln!("{}", line.replace('\n', " "));
+        // Line breaks in a message are glmc's own; any other control character comes from a file or its name.
+        let message = self.message.replace('\n', " ");
+        say(&escaped(&format!("error[{}/{}]: {at}{message}", self.class, self.code)));
         if json {
             let error = serde_json::json!({
                 "class": self.class, "code": self.code, "file": file, "subject": self.subject, "message": self.message,
             });
-            println!("{}", serde_json::json!({ "error": error }));
+            let _ = try_print(&format!("{}\n", serde_json::json!({ "error": error })));
         }
         ExitCode::from(self.exit())
     }
 }
 
 /// Renders what clap says: help and version on stdout with 0, mistakes as one line on stderr with 2.
-#[allow(clippy::print_stderr, clippy::print_stdout, reason = "the command line's own messages")]
 pub(crate) fn usage(e: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(e.kind(), DisplayHelp | DisplayVersion) {
-        print!("{e}");
-        return ExitCode::SUCCESS;
+        return match crate::cmd::print_text(&e.to_string()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => e.report(false),
+        };
     }
     if e.kind() == DisplayHelpOnMissingArgumentOrSubcommand {
-        eprint!("{e}");
+        say(e.to_string().trim_end());
         return ExitCode::from(2);
     }
     let text = e.to_string();
@@ -88,7 +92,7 @@ pub(crate) fn usage(e: &clap::Error) -> ExitCode {
         text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with("For more information")).collect();
     let message = lines.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
-    let json = std::env::args().any(|a| a == "--json");
+    let json = std::env::args_os().any(|a| a == OsStr::new("--json"));
     CliError::usage("arguments", message).report(json)
 }
 
@@ -119,6 +123,7 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Plan { path, code, message } => CliError { message, ..new("plan", code, Some(path)) },
             RuntimeError::Request(_) => new("usage", "request", None),
             RuntimeError::Context(_) => new("usage", "context", None),
+            RuntimeError::Memory { .. } => new("memory", "allocation", None),
             RuntimeError::Kernel { .. } => new("device", "kernel", None),
             RuntimeError::Numbers(_) => new("device", "numbers", None),
         }

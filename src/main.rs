@@ -3,8 +3,10 @@
 mod cli;
 mod cmd;
 mod error;
+mod npy;
 mod plan_dir;
 mod progress;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -20,7 +22,13 @@ fn main() -> ExitCode {
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("GLMC_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| terminal::LogLines)
+        // Colours are escapes, and those that a file's strings bring along must not pass.
+        .with_ansi(false)
+        .without_time()
+        .init();
     let json = cli.command.json();
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -33,6 +41,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Compile(a) => cmd::compile::run(&a),
         Command::Run(a) => cmd::run::run(&a),
         Command::Inspect(a) => cmd::inspect::run(&a),
+        Command::Explain(a) => cmd::explain::run(&a),
         Command::Perplexity(a) => cmd::perplexity::run(&a),
         Command::Targets(a) => cmd::targets::run(&a),
     }

@@ -10,7 +10,7 @@ use glmc_runtime::load::{MANIFEST, Manifest, PLAN};
 use crate::error::CliError;
 
 /// The files a plan may have; a directory with any other is no plan of ours and is never replaced.
-const KNOWN: &[&str] = &[PLAN, MANIFEST, "graph.glir", "tokenizer.json", "chat_template.jinja"];
+const KNOWN: &[&str] = &[PLAN, MANIFEST, "graph.glir", "target.toml", "tokenizer.json", "chat_template.jinja"];
 
 /// Middle part of the names of unfinished plans.
 const UNFINISHED: &str = ".glmc-unfinished-";
@@ -20,7 +20,9 @@ pub(crate) fn check_place(dir: &Path) -> Result<(), CliError> {
     let refuse =
         |why: &str| Err(CliError::usage("output-exists", format!("{why}; choose another place for the plan")).of(dir));
     let meta = match fs::symlink_metadata(dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return check_parent(dir),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return check_parent(dir, "the plan");
+        }
         Err(e) => return Err(CliError::io(dir, &e)),
         Ok(m) => m,
     };
@@ -37,14 +39,14 @@ pub(crate) fn check_place(dir: &Path) -> Result<(), CliError> {
     if is_plan { Ok(()) } else { refuse("is a directory that holds something else than a plan") }
 }
 
-fn check_parent(dir: &Path) -> Result<(), CliError> {
-    let parent = parent(dir);
+/// Refuses a place whose folder is not there; `what` is to be put there.
+pub(crate) fn check_parent(place: &Path, what: &str) -> Result<(), CliError> {
+    let parent = parent(place);
+    let none = || CliError::usage("output-parent", format!("there is no such directory to put {what} in")).of(parent);
     match fs::metadata(parent) {
         Ok(m) if m.is_dir() => Ok(()),
         Ok(_) => Err(CliError::usage("output-parent", "is not a directory").of(parent)),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            Err(CliError::usage("output-parent", "there is no such directory to put the plan in").of(parent))
-        }
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Err(none()),
         Err(e) => Err(CliError::io(parent, &e)),
     }
 }

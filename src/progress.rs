@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::terminal::say;
+
 /// A stage that is under way.
 pub(crate) struct Stage {
     bar: Option<ProgressBar>,
@@ -15,7 +17,6 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// Begins a stage; `quiet` shows nothing.
-    #[allow(clippy::print_stderr, reason = "progress goes to stderr")]
     pub(crate) fn begin(name: &'static str, quiet: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = (!quiet && terminal).then(|| {
@@ -28,20 +29,19 @@ impl Stage {
         });
         let plain = !quiet && !terminal;
         if plain {
-            eprintln!("{name} ...");
+            say(&format!("{name} ..."));
         }
         Stage { bar, plain, name, start: Instant::now() }
     }
 
     /// Ends it.
-    #[allow(clippy::print_stderr, reason = "progress goes to stderr")]
     pub(crate) fn end(self) {
         let time = self.start.elapsed().as_secs_f64();
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
         if self.plain && time > 0.5 {
-            eprintln!("{} done in {time:.1} s", self.name);
+            say(&format!("{} done in {time:.1} s", self.name));
         }
     }
 }

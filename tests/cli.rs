@@ -4,9 +4,16 @@
 
 mod cli {
     mod contract;
+    mod emit;
+    mod files;
     mod hollow;
     mod hostile;
     mod kills;
+    mod measure;
+    mod memory;
+    mod streams;
     mod support;
     mod tamper;
+    mod targets;
+    mod unfit;
 }

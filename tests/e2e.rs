@@ -7,7 +7,10 @@ mod e2e {
     mod goldens;
     mod indexer_types;
     mod lift;
+    mod models;
     mod mtp;
+    mod padding;
     mod points;
     mod support;
+    mod thin;
 }

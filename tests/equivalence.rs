@@ -6,16 +6,25 @@
 mod random;
 #[path = "support/run.rs"]
 mod run;
+#[path = "../crates/ir/tests/support/sharded.rs"]
+mod sharded;
 #[path = "support/stages.rs"]
 #[allow(dead_code, reason = "the text tests use the rest of it")]
 mod stages;
+#[path = "../crates/ir/tests/support/values.rs"]
+mod values;
 
 mod equivalence {
     mod compile;
     mod contract_cases;
     mod contracts;
+    mod layer;
     mod models;
     mod modules;
     mod mutants;
+    mod rule_cases;
+    mod rules;
+    mod script;
     mod small_model;
+    mod whole;
 }

@@ -10,6 +10,10 @@
 //! - `; pass: NAME` at the top: the stage runs on the verified module (see [`stages`]): its result is verified, a second
 //!   run changes nothing, the meaning in Real stays what it was with any amount of fuel; the snapshot holds the result
 //!   (`lower`: launches; `schedule`: the plan).
+//!
+//! A right file of `sharded/` also runs on every mesh of 1, 2, 4 and 8 ranks with its axes: the types are placed anew,
+//! verified, and the ranks compute what the whole module computes, and so do the plans of its entries on as many
+//! ranks. All share the one snapshot.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -23,8 +27,12 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 #[path = "support/run.rs"]
 mod run;
+#[path = "../crates/ir/tests/support/sharded.rs"]
+mod sharded;
 #[path = "support/stages.rs"]
 mod stages;
+#[path = "../crates/ir/tests/support/values.rs"]
+mod values;
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
@@ -38,6 +46,7 @@ fn main() -> ExitCode {
     let codes = CODES.iter().map(|(c, _)| (*c).to_owned()).collect();
     trials.push(complete("every_code_has_a_file", root.join("verify"), codes));
     trials.push(stage_folders(root.join("passes")));
+    trials.push(Trial::test("the_page_is_true", page));
     libtest_mimic::run(&args, trials).exit_code()
 }
 
@@ -77,6 +86,57 @@ fn stage_folders(dir: PathBuf) -> Trial {
         let want: BTreeSet<String> = stages::names().into_iter().map(str::to_owned).collect();
         if have == want { Ok(()) } else { Err(format!("stages {want:?}, folders with files {have:?}").into()) }
     })
+}
+
+/// `docs/glir.md` has every op and every code with its sentence, and its example is right.
+fn page() -> Result<(), Failed> {
+    const MARKS: [&str; 2] = ["<!-- codes: begin -->\n", "<!-- codes: end -->"];
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/glir.md");
+    let page = std::fs::read_to_string(&path)?;
+    let missing: Vec<&&str> =
+        Op::NAMES.iter().filter(|n| !page.contains(&format!("`{n}`")) && !page.contains(&format!("`{n} {{"))).collect();
+    if !missing.is_empty() {
+        return Err(format!("docs/glir.md lacks the ops {missing:?}").into());
+    }
+    let example: String = page
+        .lines()
+        .skip_while(|l| !l.starts_with("    module "))
+        .take_while(|l| l.starts_with("    "))
+        .map(|l| format!("{}\n", &l[4..]))
+        .collect();
+    let m = parse_module(&example).map_err(|d| format!("the page's example: {d}"))?;
+    verify_module(&m).map_err(|e| print_with_errors(&m, &e.0))?;
+    if print_module(&m) != example {
+        return Err(format!("the page's example prints as\n{}", print_module(&m)).into());
+    }
+    let (begin, rest) = page.split_once(MARKS[0]).ok_or("the page lacks the mark of its tables")?;
+    let (have, end) = rest.split_once(MARKS[1]).ok_or("the page lacks the second mark of its tables")?;
+    let want = codes();
+    if have == want {
+        Ok(())
+    } else if std::env::var_os("GLMC_BLESS").is_some() {
+        Ok(std::fs::write(&path, format!("{begin}{}{want}{}{end}", MARKS[0], MARKS[1]))?)
+    } else {
+        Err("the codes of docs/glir.md are not those of the code: run again with GLMC_BLESS=1".into())
+    }
+}
+
+/// The tables of codes as Markdown.
+fn codes() -> String {
+    use std::fmt::Write as _;
+    let tables = [
+        ("Modules", CODES),
+        ("Plans", glmc_ir::verify::plan::CODES),
+        ("Parts of ranks, in both", glmc_ir::shard_map::CODES),
+    ];
+    let mut out = String::new();
+    for (title, codes) in tables {
+        let _ = writeln!(out, "\n**{title}**\n\n| code | meaning |\n|---|---|");
+        for (code, meaning) in codes {
+            let _ = writeln!(out, "| `{code}` | {meaning} |");
+        }
+    }
+    out + "\n"
 }
 
 fn stem(path: &Path) -> String {
@@ -157,6 +217,10 @@ fn run(text: &str, path: &Path) -> Result<String, Failed> {
     compare(&want, text, &errors)?;
     if !errors.is_empty() {
         return Ok(print_with_errors(&m, &errors));
+    }
+    if path.parent().is_some_and(|p| p.ends_with("sharded")) {
+        sharded::check(&m)?;
+        stages::plans_on_ranks(&m)?;
     }
     let folder = path.parent().filter(|p| p.parent().is_some_and(|p| p.ends_with("passes"))).map(stem);
     match (want.pass, folder) {

@@ -61,11 +61,10 @@ fn measure(name: &str, model: &Path, dir: &Path) -> Result<()> {
     let plan = dir.join(format!("{name}.plan"));
     let compile = ["compile", text(model)?, "-o", text(&plan)?, "--ctx", "512", "--max-batch", "1", "--json"];
     let (compiled, _) = json(&compile)?;
-    let bytes = &compiled["bytes_per_token"];
-    let read = bytes["weights_read"].as_f64().ok_or("no weights_read")?;
-    let once = bytes["weights_once"].as_f64().ok_or("no weights_once")?;
-    let inspected = json(&["inspect", text(&plan)?, "--json"])?.0;
-    let caches = inspected["memory_per_rank"][0]["caches"].as_f64().ok_or("no caches")?;
+    let read = compiled["bytes_per_token"]["weights_read"].as_f64().ok_or("no weights_read")?;
+    let memory = &compiled["memory_per_rank"][0];
+    let weights = memory["weights"].as_f64().ok_or("no weights")?;
+    let caches = memory["caches"].as_f64().ok_or("no caches")?;
     let prompt = (0..CONTEXT).map(|i| (i * 37 % 2000).to_string()).collect::<Vec<_>>().join(",");
     let n = (STEPS + 1).to_string();
     let (mut best, mut extra, mut ceiling) = (0.0f64, 0.0f64, 0.0f64);
@@ -73,12 +72,12 @@ fn measure(name: &str, model: &Path, dir: &Path) -> Result<()> {
         ceiling = ceiling.max(bandwidth()?);
         let (ran, peak) = json(&["run", text(&plan)?, "--tokens", &prompt, "-n", &n, "--ignore-eos", "--json"])?;
         best = best.max(ran["timings"]["decode_tps"].as_f64().ok_or("no decode_tps")?);
-        extra = extra.max(peak - once - caches);
+        extra = extra.max(peak - weights - caches);
     }
     let rate = best * read / 1e9;
     println!(
         "{name:<12} {:>6.0} MB {best:>9.1} {:>9.1} MB {rate:>9.2} {ceiling:>9.2} {:>6.0}% {:>9.0} MB",
-        once / 1e6,
+        weights / 1e6,
         read / 1e6,
         rate / ceiling * 100.0,
         extra / 1e6

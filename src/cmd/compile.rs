@@ -5,13 +5,17 @@ use std::time::Instant;
 
 use glmc_frontend_gguf::arch::LiftOptions;
 use glmc_frontend_gguf::{GgufSet, Model, open};
+use glmc_ir::graph::Module;
 use glmc_ir::plan::{self, FORMAT, FileRef, Limits, PhaseKind, Plan};
+use glmc_ir::text::{print_module, print_plan};
+use glmc_passes::lower::print_lowered;
 use glmc_passes::pass::Timing;
 use glmc_passes::pipeline;
 use glmc_passes::schedule::EntryInfo;
-use glmc_passes::target::{Target, TargetError};
+use glmc_passes::target::Target;
 
-use super::{human_bytes, print_json, print_line, print_text};
+use super::figures::{self, Figures};
+use super::{human_bytes, print_json, print_line, print_text, targets};
 use crate::cli::{CompileArgs, SizeArgs};
 use crate::error::CliError;
 use crate::plan_dir;
@@ -23,6 +27,7 @@ const DEFAULT_CTX: u64 = 32768;
 /// A compiled plan with the texts that stand beside it.
 pub(crate) struct Compiled {
     pub(crate) plan: Plan,
+    target: Target,
     graph: String,
     tokenizer: String,
     template: Option<String>,
@@ -54,7 +59,8 @@ fn emit_stage(args: &CompileArgs) -> Result<Option<&str>, CliError> {
 
 /// Compiles a model; `emit` prints the IR of a stage on the way.
 pub(crate) fn compile(path: &Path, sizes: &SizeArgs, emit: Option<&str>) -> Result<Compiled, CliError> {
-    let target = target(sizes)?;
+    // The machine itself is always `cpu`: this version compiles for no other.
+    let target = targets::find(sizes.target.as_deref().unwrap_or("cpu"))?;
     let set = open(path)?;
     let model = Model::load(&set)?;
     let limits = limits(&model, sizes, &target, set.path())?;
@@ -68,55 +74,45 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, emit: Option<&str>) -> Resu
     let entries: Vec<EntryInfo> =
         lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
     let mut emitted = String::new();
-    let mut show = |stage: &str, m: &glmc_ir::graph::Module| {
+    let mut show = |stage: &str, text: &dyn Fn() -> String| {
         if emit.is_some_and(|e| e == "all" || e == stage) {
-            emitted.push_str(&format!("; after {stage}\n{}", glmc_ir::text::print_module(m)));
+            emitted.push_str(&format!("; after {stage}\n{}", text()));
         }
     };
-    let done =
-        pipeline::run(lifted.module, &entries, sizes.fuel, &mut show).map_err(|e| CliError::internal(e.to_string()))?;
-    let plan = Plan {
+    let mut module = |stage: &str, m: &Module| show(stage, &|| print_module(m));
+    let done = pipeline::run(lifted.module, &entries, sizes.fuel, &mut module)
+        .map_err(|e| CliError::internal(e.to_string()))?;
+    show(pipeline::LOWER, &|| print_lowered(&done.module, &done.lowered));
+    let mut plan = Plan {
         format: FORMAT,
         producer: format!("glmc {}", env!("CARGO_PKG_VERSION")),
         target: plan::Target { name: target.name.clone(), arch: target.arch.clone(), ranks: target.ranks },
         model: model_info(&model),
         limits,
         mesh: done.module.mesh.clone(),
-        files: files(&set)?,
+        files: Vec::new(),
         weights: done.scheduled.weights,
         states: done.scheduled.states,
         phases: done.scheduled.phases,
     };
+    // Before a byte of the weights is looked at.
+    figures::fit(&plan, &target, set.path())?;
+    plan.files = files(&set)?;
     let mut timings = done.timings;
     let start = Instant::now();
     glmc_ir::verify::plan::verify_plan(&plan)
         .map_err(|found| CliError::internal(format!("the verifier refuses the plan: {found}")))?;
     timings.push(Timing { name: "verify schedule".into(), time: start.elapsed() });
-    if emit.is_some_and(|e| e == "all" || e == "schedule") {
-        emitted.push_str(&format!("; after schedule\n{}", glmc_ir::text::print_plan(&plan)));
-    }
+    show(pipeline::SCHEDULE, &|| print_plan(&plan));
     print_text(&emitted)?;
     Ok(Compiled {
         plan,
-        graph: glmc_ir::text::print_module(&done.module),
+        target,
+        graph: print_module(&done.module),
         tokenizer: model.tokenizer.json,
         template: model.templates.default,
         timings,
     })
-}
-
-fn target(sizes: &SizeArgs) -> Result<Target, CliError> {
-    // No shipped target describes a GPU yet, so the machine itself is always `cpu`.
-    let name = sizes.target.as_deref().unwrap_or("cpu");
-    let target = if name.ends_with(".toml") {
-        let path = Path::new(name);
-        let text = std::fs::read_to_string(path).map_err(|e| CliError::io(path, &e))?;
-        Target::parse(&text).map_err(|e| CliError::usage("target-schema", e.to_string()).class("format").of(path))?
-    } else {
-        Target::named(name).map_err(|e| CliError::usage("target-unknown", e.to_string()))?
-    };
-    target.check_supported().map_err(|e: TargetError| CliError::usage("target", e.to_string()).class("unsupported"))?;
-    Ok(target)
 }
 
 fn limits(model: &Model, sizes: &SizeArgs, target: &Target, file: &Path) -> Result<Limits, CliError> {
@@ -168,9 +164,11 @@ impl Compiled {
     /// Writes the plan directory.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), CliError> {
         let json = plan_json(&self.plan)?;
+        let target = self.target.to_toml().map_err(|e| CliError::internal(e.to_string()))?;
         let mut files = vec![
             (glmc_runtime::load::PLAN, json),
             ("graph.glir", self.graph.clone().into_bytes()),
+            (figures::TARGET, target.into_bytes()),
             ("tokenizer.json", self.tokenizer.clone().into_bytes()),
         ];
         files.extend(self.template.as_ref().map(|t| ("chat_template.jinja", t.clone().into_bytes())));
@@ -239,23 +237,21 @@ impl serde_json::ser::Formatter for Lines {
 
 fn report(args: &CompileArgs, c: &Compiled, seconds: f64) -> Result<(), CliError> {
     let plan = &c.plan;
-    let ranks = plan.target.ranks as usize;
-    let states: u64 = plan.states.values().filter_map(|s| s.ty.bytes(&Default::default())).sum();
-    let arena = plan.phases.iter().map(|p| p.arena_bytes).max().unwrap_or(0);
-    let per_rank: Vec<u64> = (0..ranks).map(|r| plan.weight_bytes(r) + states + arena).collect();
-    let bytes = super::inspect::bytes_per_token(plan)?;
+    let figures = Figures::of(plan, &c.target, args.tune_ctx)?;
+    let per_rank: Vec<u64> = figures.needs.iter().map(|n| n.plan_bytes()).collect();
     if args.json {
         let steps = |kind: PhaseKind| plan.phases.iter().filter(|p| p.kind == kind).map(|p| p.steps.len()).max();
         return print_json(&serde_json::json!({
             "target": plan.target.name,
             "ranks": plan.target.ranks,
             "bytes_per_rank": per_rank,
+            "memory_per_rank": figures.memory_json(),
             "kernels": super::inspect::kernels(plan).len(),
             "steps": { "decode": steps(PhaseKind::Decode), "prefill": steps(PhaseKind::Prefill) },
             "collectives_per_step": { "decode": 0, "prefill": 0 },
-            "bytes_per_token": bytes,
-            // A prediction needs the cost model of a target; `cpu` states no bandwidth.
-            "predicted": { "decode_tps": null },
+            "bytes_per_token": figures.bytes,
+            "tune_ctx": args.tune_ctx,
+            "predicted": figures.predicted_json(),
             "seconds": seconds,
             "passes": c.timings.iter().map(|t| serde_json::json!({ "name": t.name, "seconds": t.time.as_secs_f64() })).collect::<Vec<_>>(),
         }));
@@ -268,12 +264,9 @@ fn report(args: &CompileArgs, c: &Compiled, seconds: f64) -> Result<(), CliError
         "  context {}, batch {}, cache rows {}, prefill chunk {}",
         plan.limits.ctx, plan.limits.max_batch, plan.limits.cache_rows, plan.limits.chunk
     ))?;
-    print_line(&format!(
-        "  weights {}, caches {}, arena peak {}",
-        human_bytes(plan.weight_bytes(0)),
-        human_bytes(states),
-        human_bytes(arena)
-    ))?;
+    for line in figures.lines() {
+        print_line(&line)?;
+    }
     for p in &plan.phases {
         print_line(&format!("  phase {:<10} {} steps, arena {}", p.name, p.steps.len(), human_bytes(p.arena_bytes)))?;
     }

@@ -6,12 +6,11 @@ use std::path::Path;
 use glmc_frontend_gguf::arch::LiftOptions;
 use glmc_frontend_gguf::arch::glm_dsa::weights::{Ffn, LayerWeights, MoeFfn};
 use glmc_frontend_gguf::{GgufSet, Model, WeightRef, open};
-use glmc_ir::kernel::Access;
-use glmc_ir::plan::{Mem, PhaseKind, Plan};
-use glmc_ir::ty::SymValues;
+use glmc_ir::plan::Plan;
 use glmc_runtime::load::read_plan;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::figures::{self, Figures};
 use super::{human_bytes, print_json, print_line};
 use crate::cli::InspectArgs;
 use crate::error::CliError;
@@ -19,7 +18,7 @@ use crate::error::CliError;
 pub(crate) fn run(args: &InspectArgs) -> Result<(), CliError> {
     let is_plan =
         args.path.is_dir() && (args.path.join("plan.json").exists() || args.path.join("manifest.json").exists());
-    if is_plan { plan(&args.path, args.json) } else { model(&args.path, args.json) }
+    if is_plan { plan(args) } else { model(&args.path, args.json) }
 }
 
 // ---- models
@@ -43,7 +42,7 @@ fn model(path: &Path, as_json: bool) -> Result<(), CliError> {
             "tensors": set.tensor_count(),
             "parameters": { "total": parameters.total, "trunk": parameters.trunk, "active": parameters.active },
             "quant_mix": mix.iter().map(|m| json!({ "type": m.0, "tensors": m.1.0, "elements": m.1.1, "bytes": m.1.2 })).collect::<Vec<_>>(),
-            "bytes_per_token": { "weights_once": bytes.once, "weights_read": bytes.read },
+            "bytes_per_token": { "weights_once": bytes.read, "weights_read": bytes.read },
             "kv_bytes_per_token": { "f32": bytes.kv_values * 4, "f16": bytes.kv_values * 2, "values": bytes.kv_values },
             "layer_kinds": kinds.iter().map(|(k, n)| json!({ "kind": k, "layers": n })).collect::<Vec<_>>(),
             "indexer": { "full": c.indexer.types.iter().filter(|f| **f).count(), "shared": c.indexer.types.iter().filter(|f| !**f).count(), "top_k": c.indexer.top_k },
@@ -146,29 +145,26 @@ fn mix(set: &GgufSet) -> BTreeMap<&'static str, (u64, u64, u64)> {
 }
 
 struct ModelBytes {
-    once: u64,
     read: u64,
     kv_values: u64,
 }
 
-/// Bytes of the trunk's weights, of those that one decoded token reads, and cache values a token.
+/// Bytes of the weights that one decoded token reads, and cache values a token.
 fn model_bytes(model: &Model) -> ModelBytes {
     let w = &model.weights;
     let c = &model.config;
     let head = w.output.as_ref().unwrap_or(&w.token_embd).bytes;
     let row = w.token_embd.bytes / c.vocab_size.max(1);
     let mut read = head + w.output_norm.bytes + row;
-    let mut once = w.token_embd.bytes + w.output_norm.bytes + w.output.as_ref().map_or(0, |o| o.bytes);
     for (i, l) in w.layers.iter().enumerate() {
         let all: u64 = l.all().into_iter().map(|r| r.bytes).sum();
         let routed: u64 = if let Ffn::Moe(m) = &l.ffn { experts(m).into_iter().map(|r| r.bytes).sum() } else { 0 };
         let (used, of) = used_of(model, i);
-        once += all;
         read += all - routed + routed / of * used;
     }
     let full = c.indexer.types.iter().filter(|f| **f).count() as u64;
     let kv_values = c.layers * (c.attention.kv_lora_rank + c.attention.rope_dim) + full * c.indexer.head_dim;
-    ModelBytes { once, read, kv_values }
+    ModelBytes { read, kv_values }
 }
 
 /// Distinct layer functions of a decode entry with the number of layers that call each.
@@ -193,32 +189,6 @@ fn layer_kinds(model: &Model) -> Result<Vec<(String, u64)>, CliError> {
 
 // ---- plans
 
-/// `{weights_once, weights_read, cache}`: bytes of all weights, bytes of weights that a decode step of one token reads,
-/// and cache bytes that it writes.
-pub(crate) fn bytes_per_token(plan: &Plan) -> Result<Value, CliError> {
-    let decode = plan.phases.iter().filter(|p| p.kind == PhaseKind::Decode).min_by_key(|p| p.tokens);
-    let mut read = 0u64;
-    let mut cache = 0u64;
-    if let Some(phase) = decode {
-        let syms = SymValues(phase.syms.keys().map(|s| (s.clone(), 1)).collect());
-        for step in &phase.steps {
-            let inputs: Vec<_> = step.args.iter().filter(|a| a.access != Access::Write).collect();
-            let types: Vec<_> = inputs.iter().map(|a| &a.ty).collect();
-            let reads = step.kernel.input_reads(&types, &syms).map_err(|d| CliError::internal(d.to_string()))?;
-            for (a, n) in inputs.iter().zip(reads) {
-                if matches!(a.mem, Mem::Weight(_)) {
-                    read += n;
-                }
-            }
-            if step.args.iter().any(|a| a.access == Access::Update) {
-                cache += step.kernel.work(&types, &syms).map_err(|d| CliError::internal(d.to_string()))?.write
-                    / phase.tokens.max(1);
-            }
-        }
-    }
-    Ok(json!({ "weights_once": plan.weight_bytes(0), "weights_read": read, "cache": cache }))
-}
-
 /// Contract name -> launches over all phases.
 pub(crate) fn kernels(plan: &Plan) -> BTreeMap<&'static str, usize> {
     let mut count = BTreeMap::new();
@@ -228,18 +198,17 @@ pub(crate) fn kernels(plan: &Plan) -> BTreeMap<&'static str, usize> {
     count
 }
 
-fn plan(dir: &Path, as_json: bool) -> Result<(), CliError> {
+fn plan(args: &InspectArgs) -> Result<(), CliError> {
+    let (dir, as_json) = (args.path.as_path(), args.json);
     let plan = read_plan(dir)?;
-    let none = SymValues::default();
-    let states: u64 = plan.states.values().filter_map(|s| s.ty.bytes(&none)).sum();
-    let arena = plan.phases.iter().map(|p| p.arena_bytes).max().unwrap_or(0);
+    let target = figures::target_of(dir)?;
+    let figures = Figures::of(&plan, &target, args.tune_ctx)?;
     let mut mix: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for w in plan.weights.values() {
         let row = mix.entry(w.ty.elem.name()).or_default();
         row.0 += 1;
         row.1 += w.span.bytes;
     }
-    let bytes = bytes_per_token(&plan)?;
     if as_json {
         return print_json(&json!({
             "kind": "plan",
@@ -251,8 +220,10 @@ fn plan(dir: &Path, as_json: bool) -> Result<(), CliError> {
             "files": plan.files,
             "weights": { "count": plan.weights.len(), "bytes": plan.weight_bytes(0) },
             "quant_mix": mix.iter().map(|(t, (n, b))| json!({ "type": t, "tensors": n, "bytes": b })).collect::<Vec<_>>(),
-            "memory_per_rank": [{ "weights": plan.weight_bytes(0), "caches": states, "arena": arena }],
-            "bytes_per_token": bytes,
+            "memory_per_rank": figures.memory_json(),
+            "bytes_per_token": figures.bytes,
+            "tune_ctx": args.tune_ctx,
+            "predicted": figures.predicted_json(),
             "kernels": kernels(&plan),
             "collectives_per_step": { "decode": 0, "prefill": 0 },
             "phases": plan.phases.iter().map(|p| json!({ "name": p.name, "tokens": p.tokens, "steps": p.steps.len(), "segments": p.segments.len(), "arena": p.arena_bytes })).collect::<Vec<_>>(),
@@ -267,12 +238,9 @@ fn plan(dir: &Path, as_json: bool) -> Result<(), CliError> {
         "  context {}, batch {}, cache rows {}, prefill chunk {}",
         plan.limits.ctx, plan.limits.max_batch, plan.limits.cache_rows, plan.limits.chunk
     ))?;
-    print_line(&format!(
-        "  weights {}, caches {}, arena {}",
-        human_bytes(plan.weight_bytes(0)),
-        human_bytes(states),
-        human_bytes(arena)
-    ))?;
+    for line in figures.lines() {
+        print_line(&line)?;
+    }
     for (ty, (n, b)) in &mix {
         print_line(&format!("  {ty:<8} {n:>5} weights {}", human_bytes(*b)))?;
     }

@@ -1,14 +1,18 @@
 //! Owns the commands, one file each: arguments, call, output. Never an algorithm.
 
 pub(crate) mod compile;
+pub(crate) mod explain;
+pub(crate) mod figures;
 pub(crate) mod inspect;
 pub(crate) mod perplexity;
 pub(crate) mod run;
 pub(crate) mod targets;
 
-use std::io::Write;
+use std::io;
+use std::path::Path;
 
 use crate::error::CliError;
+use crate::terminal::try_print;
 
 /// Prints one JSON object on stdout.
 pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), CliError> {
@@ -20,12 +24,11 @@ pub(crate) fn print_line(line: &str) -> Result<(), CliError> {
     print_text(&format!("{line}\n"))
 }
 
-/// Prints text on stdout at once.
+/// Prints text on stdout at once. A closed pipe ends the command quietly.
 pub(crate) fn print_text(text: &str) -> Result<(), CliError> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        Err(e) => Err(CliError::internal(format!("stdout: {e}"))),
+    match try_print(text) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(e) => Err(CliError::io(Path::new("stdout"), &e)),
         Ok(()) => Ok(()),
     }
 }

@@ -6,20 +6,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use glmc_runtime::engine::{Engine, SeqId, Want};
-use glmc_runtime::load::{Loaded, load, read_bounded, read_sealed};
+use glmc_runtime::load::{Loaded, load, read_bounded, read_sealed, read_sealed_if_any};
 use glmc_runtime::sampler::{Sampler, SamplerParams};
 use glmc_runtime::text::{Chat, ChatTemplate, Message, TextError, Tokenizer};
 
 use super::{print_json, print_text};
 use crate::cli::RunArgs;
 use crate::error::CliError;
+use crate::npy;
 use crate::progress::Stage;
+use crate::terminal::say;
 
 /// Largest prompt file that is read.
 const MAX_PROMPT: u64 = 256 << 20;
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     check(args)?;
+    let logits = args.logits.as_deref().map(npy::Place::check).transpose()?;
     let sampler = Sampler::new(SamplerParams {
         temperature: args.temp,
         top_k: args.top_k,
@@ -49,8 +52,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
         text: String::new(),
     };
     let done = session.generate(&prompt)?;
-    if let Some(path) = &args.logits {
-        write_npy(path, &session.logits, session.tokens.len(), session.engine.plan().model.vocab)?;
+    if let Some(place) = logits {
+        place.write(&session.logits, session.tokens.len(), session.engine.plan().model.vocab)?;
     }
     session.report(&prompt, &done, load_s)
 }
@@ -161,11 +164,11 @@ fn prompt(args: &RunArgs, dir: &Path, tokenizer: &Tokenizer, loaded: &Loaded) ->
 
 fn chat(args: &RunArgs, dir: &Path, tokenizer: &Tokenizer, user: String) -> Result<Vec<u32>, CliError> {
     const NAME: &str = "chat_template.jinja";
-    if !dir.join(NAME).exists() {
+    let Some(source) = read_sealed_if_any(dir, NAME)? else {
         let m = "the model has no chat template; run without --chat and write the turns yourself";
         return Err(CliError::usage("no-template", m).class("model").of(dir));
-    }
-    let source = String::from_utf8_lossy(&read_sealed(dir, NAME)?).into_owned();
+    };
+    let source = String::from_utf8_lossy(&source).into_owned();
     let mut messages = Vec::new();
     messages.extend(args.system.clone().map(|s| Message::new("system", s)));
     messages.push(Message::new("user", user));
@@ -271,7 +274,6 @@ impl Session<'_> {
         if self.args.json || piece.is_empty() { Ok(()) } else { print_text(piece) }
     }
 
-    #[allow(clippy::print_stderr, reason = "timings go to stderr, the text to stdout")]
     fn report(&self, prompt: &[u32], done: &Done, load_s: f64) -> Result<(), CliError> {
         let rate = |n: usize, s: f64| if n > 0 && s > 0.0 { n as f64 / s } else { 0.0 };
         let prefill_tps = rate(prompt.len(), done.prefill_s);
@@ -288,34 +290,12 @@ impl Session<'_> {
             }));
         }
         print_text("\n")?;
-        eprintln!(
+        say(&format!(
             "[{}] {} prompt tokens at {prefill_tps:.1}/s, {} tokens at {decode_tps:.1}/s, loaded in {load_s:.2} s",
             done.finish,
             prompt.len(),
             self.tokens.len()
-        );
+        ));
         Ok(())
     }
-}
-
-/// Writes `f32[rows, vocab]` as an `.npy` file, beside its place and then moved there.
-fn write_npy(path: &Path, logits: &[f32], rows: usize, vocab: u64) -> Result<(), CliError> {
-    use npyz::WriterBuilder;
-    let aside = path.with_extension(format!("npy-{}", std::process::id()));
-    let write = || -> std::io::Result<()> {
-        let file = std::fs::File::create(&aside)?;
-        let mut buffered = std::io::BufWriter::new(file);
-        {
-            let options = npyz::WriteOptions::new().default_dtype().shape(&[rows as u64, vocab]);
-            let mut w = options.writer(&mut buffered).begin_nd()?;
-            w.extend(logits.iter().copied())?;
-            w.finish()?;
-        }
-        buffered.into_inner()?.sync_all()?;
-        std::fs::rename(&aside, path)
-    };
-    write().map_err(|e| {
-        let _ = std::fs::remove_file(&aside);
-        CliError::io(path, &e)
-    })
 }

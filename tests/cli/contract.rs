@@ -1,15 +1,10 @@
 //! The command-line contract: JSON, exit codes, text, finish reasons, signals.
 
 use std::io::Read;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::support::{GLMC, compile, fixture, glmc, names, run, runs, tiny, tiny_plan};
-
-fn s(p: &Path) -> &str {
-    p.to_str().unwrap()
-}
+use super::support::{GLMC, compile, fixture, glmc, names, run, runs, s, tiny, tiny_plan};
 
 #[test]
 fn the_acceptance_prompts_answer() {

@@ -6,8 +6,10 @@ use std::time::Duration;
 use glmc_frontend_gguf::open;
 use glmc_frontend_gguf::write::{GgufWriter, MetaValue, TensorData};
 use glmc_ir::quant::QuantType as Q;
+use serde_json::Value;
 
 use super::support::{fixture, glmc};
+use super::targets::user_target;
 
 const D: u64 = 6144;
 const VOCAB: usize = 154_880;
@@ -187,8 +189,8 @@ fn vocabulary(w: &mut GgufWriter<'_>) {
     w.set("tokenizer.ggml.merges", MetaValue::from(merges));
 }
 
-/// Inspects and compiles a header within the limits; what inspect said.
-fn check(model: &Path) -> serde_json::Value {
+/// Inspects and compiles a header within the limits; what `inspect` and `compile` said.
+fn check(model: &Path) -> (Value, Value) {
     let m = model.to_str().unwrap();
     let ran = glmc(&["inspect", m, "--json"]).ok();
     println!("inspect: {:?}, {} MB", ran.time, ran.peak >> 20);
@@ -201,7 +203,49 @@ fn check(model: &Path) -> serde_json::Value {
     let of_plan = glmc(&["inspect", plan.path().join("p").to_str().unwrap(), "--json"]).ok().json();
     assert_eq!(of_plan["model"]["layers"], LAYERS);
     assert_eq!(of_plan["phases"].as_array().unwrap().len(), 4);
-    ran.json()
+    (ran.json(), ran2.json())
+}
+
+/// Bytes of the weights that one token needs, counted by hand from the model's shapes: q8_0 but for the routed experts
+/// (gate and up q4_K, down q5_K: 22,806,528 bytes each), norms, router and indexer projection (f32).
+fn counted(full_indexers: u64) -> f64 {
+    let q8 = |parameters: u64| parameters / 32 * 34;
+    // q_a, q_b, kv_a, k_b, v_b, output.
+    let attention = q8(12_582_912 + 33_554_432 + 3_538_944 + 6_291_456 + 8_388_608 + 100_663_296);
+    let norms = 4 * (2048 + 512 + 2 * 6144);
+    let indexer = q8(8_388_608 + 786_432) + 4 * (196_608 + 256);
+    let dense = q8(3 * 6144 * 12288);
+    let moe = q8(3 * 6144 * 2048) + 8 * 22_806_528 + 4 * (256 * 6144 + 256);
+    let head = q8(154_880 * 6144);
+    (78 * (attention + norms) + full_indexers * indexer + 3 * dense + 75 * moe + head) as f64
+}
+
+/// Within half a percent: three layers of the header have larger down experts.
+#[track_caller]
+fn near(found: &Value, expected: f64) {
+    let found = found.as_u64().unwrap() as f64;
+    assert!((found / expected - 1.0).abs() < 0.005, "{found}, counted {expected}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_quickly() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = write(dir.path(), ud_q4_k_xl, false, 1);
+    let plan = dir.path().join("p");
+    // One H200's memory, and one that holds the weights but not the caches and arenas.
+    for (memory, some) in [(150_000_000_000u64, false), (500_000_000_000, true)] {
+        let target = user_target(dir.path(), &format!("memory_bytes = {memory}"));
+        let (m, p, t) = (model.to_str().unwrap(), plan.to_str().unwrap(), target.to_str().unwrap());
+        let ran = glmc(&["compile", m, "-o", p, "--target", t, "--ctx", "131072", "--max-batch", "1"]);
+        println!("refused: {:?}, {} MB: {}", ran.time, ran.peak >> 20, ran.error_line());
+        assert_eq!((ran.code(), ran.class().0.as_str()), (3, "memory"), "{ran:?}");
+        assert_eq!(ran.error_line().contains("the largest context that fits is"), some, "{ran:?}");
+        // 78 layers of 576 latent and 128 index values in f32.
+        let caches = [("kv", 576u64), ("index", 128)].map(|(k, n)| format!("{k} cache {}", 131_072 * 78 * n * 4));
+        assert!(caches.iter().all(|c| ran.error_line().contains(c)), "{ran:?}");
+        assert!(ran.time < Duration::from_secs(10) && ran.peak < 800 << 20, "{:?}, {}", ran.time, ran.peak);
+        assert!(!plan.exists());
+    }
 }
 
 #[test]
@@ -210,7 +254,7 @@ fn glm_5_in_one_file_and_in_parts() {
         [(1, ud_q4_k_xl as Mix, true), (11, ud_q4_k_xl, true), (1, q4_k_m, false), (1, q8_0, false)]
     {
         let dir = tempfile::tempdir().unwrap();
-        let i = check(&write(dir.path(), mix, false, parts));
+        let (i, c) = check(&write(dir.path(), mix, false, parts));
         let p = &i["parameters"];
         assert_eq!(p["total"], 753_864_139_008u64);
         assert_eq!(p["trunk"], 743_911_218_432u64);
@@ -222,8 +266,10 @@ fn glm_5_in_one_file_and_in_parts() {
         if published {
             let bytes: u64 = i["quant_mix"].as_array().unwrap().iter().map(|m| m["bytes"].as_u64().unwrap()).sum();
             assert_eq!(bytes, 467_279_569_920);
-            let read = i["bytes_per_token"]["weights_read"].as_u64().unwrap() as f64;
-            assert!((read / 33.4e9 - 1.0).abs() < 0.01, "{read}");
+            assert!((counted(78) / 33.4e9 - 1.0).abs() < 0.001);
+            near(&i["bytes_per_token"]["weights_read"], counted(78));
+            near(&c["bytes_per_token"]["weights_once"], counted(78));
+            assert_eq!(c["bytes_per_token"]["weights_once"], c["bytes_per_token"]["weights_read"]);
         }
     }
 }
@@ -231,7 +277,9 @@ fn glm_5_in_one_file_and_in_parts() {
 #[test]
 fn glm_5_2_shares_selections() {
     let dir = tempfile::tempdir().unwrap();
-    let i = check(&write(dir.path(), ud_q4_k_xl, true, 1));
+    let (i, c) = check(&write(dir.path(), ud_q4_k_xl, true, 1));
+    assert!((counted(21) / 32.8e9 - 1.0).abs() < 0.001);
+    near(&c["bytes_per_token"]["weights_once"], counted(21));
     assert_eq!(i["parameters"]["trunk"], 743_377_019_904u64);
     assert_eq!((&i["indexer"]["full"], &i["indexer"]["shared"]), (&21.into(), &57.into()));
     assert_eq!(i["kv_bytes_per_token"]["f16"], 95_232);

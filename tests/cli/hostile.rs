@@ -38,8 +38,19 @@ fn check_refusal(ran: &Ran, path: &Path, bytes: u64, allowed: &[&str]) {
     assert!(ran.error_line().contains(family), "{name}: the message does not name the file: {}", ran.err);
     let error = &ran.json()["error"];
     assert_eq!(error["class"], class.as_str());
-    assert!(error["message"].as_str().is_some_and(|m| m.len() > 8), "{name}");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.len() > 8, "{name}");
+    check_subject(message, &error["subject"], &name);
     check_cost(ran, &name, bytes);
+}
+
+/// A message that names a key or tensor has it as its subject too.
+fn check_subject(message: &str, subject: &Value, name: &str) {
+    let words: Vec<&str> = message.split(' ').collect();
+    if words.windows(2).any(|w| ["key", "tensor"].contains(&w[0]) && w[1].contains(['.', '_'])) {
+        let subject = subject.as_str().unwrap_or_else(|| panic!("{name}: no subject: {message}"));
+        assert!(message.contains(subject), "{name}: {subject} is not in: {message}");
+    }
 }
 
 fn check_cost(ran: &Ran, name: &str, bytes: u64) {

@@ -1,6 +1,5 @@
 //! Runs the binary and measures it.
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -26,7 +25,7 @@ pub(crate) struct Ran {
     pub(crate) status: ExitStatus,
     pub(crate) out: String,
     pub(crate) err: String,
-    /// Peak resident bytes.
+    /// Peak resident bytes; the largest number where nothing was measured.
     pub(crate) peak: u64,
     pub(crate) time: Duration,
 }
@@ -63,37 +62,17 @@ impl Ran {
     }
 }
 
-/// Runs `glmc` with `args`.
+/// Runs `glmc` with `args`; its peak is measured.
 pub(crate) fn glmc<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Ran {
-    let mut c = Command::new(GLMC);
-    c.args(args);
-    run(c)
+    super::measure::measured(args)
 }
 
-/// Runs a command, with its output and its peak memory.
-#[allow(clippy::zombie_processes, reason = "wait4 waits for the child, and gives its memory too")]
+/// Runs a command, with its output. Its peak is not measured; see [`super::measure`].
 pub(crate) fn run(mut command: Command) -> Ran {
     let start = Instant::now();
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-    let reader = std::thread::spawn(move || read(&mut stderr));
-    let out = read(&mut stdout);
-    let err = reader.join().unwrap();
-    let mut status = 0;
-    // SAFETY: `rusage` is plain data that wait4 fills; the child is ours and not yet waited for.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        assert!(libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) > 0);
-        usage
-    };
-    let peak = usage.ru_maxrss as u64 * 1024;
-    Ran { status: ExitStatus::from_raw(status), out, err, peak, time: start.elapsed() }
-}
-
-fn read(pipe: &mut impl std::io::Read) -> String {
-    let mut bytes = Vec::new();
-    pipe.read_to_end(&mut bytes).unwrap();
-    String::from_utf8_lossy(&bytes).into_owned()
+    let out = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ran { status: out.status, out: text(out.stdout), err: text(out.stderr), peak: u64::MAX, time: start.elapsed() }
 }
 
 /// Compiles `model` to `plan` with a small context.
@@ -116,6 +95,11 @@ pub(crate) fn tiny_plan(dir: &Path) -> PathBuf {
     plan
 }
 
+/// A path as an argument.
+pub(crate) fn s(p: &Path) -> &str {
+    p.to_str().unwrap()
+}
+
 /// `run PLAN --tokens 1,2,3 -n 2 --ignore-eos --json`.
 pub(crate) fn runs(plan: &Path) -> Ran {
     let p = plan.to_str().unwrap();
@@ -128,4 +112,29 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
         std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
     n.sort();
     n
+}
+
+/// A plan of a copy of the tiny model, both in one folder.
+pub(crate) fn own(dir: &Path) -> (PathBuf, PathBuf) {
+    let (model, plan) = (dir.join("model.gguf"), dir.join("plan"));
+    std::fs::copy(tiny(), &model).unwrap();
+    compile(&model, &plan).ok();
+    (model, plan)
+}
+
+/// Writes `plan.json` and a manifest that fits it, as if glmc had made it so.
+pub(crate) fn reseal(plan: &Path, json: &Value) {
+    std::fs::write(plan.join("plan.json"), serde_json::to_vec(json).unwrap()).unwrap();
+    let files: Vec<(String, Vec<u8>)> = names(plan)
+        .into_iter()
+        .filter(|n| n != "manifest.json")
+        .map(|n| (n.clone(), std::fs::read(plan.join(n)).unwrap()))
+        .collect();
+    let manifest = glmc_runtime::load::Manifest::of(files.iter().map(|(n, b)| (n.as_str(), b.as_slice())));
+    std::fs::write(plan.join("manifest.json"), serde_json::to_vec(&manifest).unwrap()).unwrap();
+}
+
+/// The plan as JSON.
+pub(crate) fn plan_json(plan: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(plan.join("plan.json")).unwrap()).unwrap()
 }

@@ -1,8 +1,7 @@
 //! Layers that share an earlier layer's selection.
 //!
-//! The reference is the same file with every layer full, and the selection of each shared layer recomputed: the
-//! shared layer's indexer is given the weights and the inputs of its nearest earlier full layer, by a graph in which
-//! that layer's `top` is computed a second time.
+//! The reference is the same graph, except that each shared layer is given the result of a second computation of its
+//! nearest earlier full layer's selection.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +17,8 @@ use glmc_ir::tensor::{EvalError, Tensor};
 use glmc_ir::ty::SymValues;
 use glmc_runtime::engine::Want;
 
-use super::support::{bf16, compile, engine, prompts};
+use super::models::bf16;
+use super::support::{compile, engine, prompts};
 
 /// The bf16 model with these indexer types.
 fn with_types(dir: &Path, types: [bool; 3]) -> PathBuf {
@@ -35,10 +35,20 @@ fn long() -> Vec<u32> {
     prompts().into_iter().find(|(n, _)| n == "text400").unwrap().1[..160].to_vec()
 }
 
-fn logits(model: &Path) -> Vec<f32> {
+/// Last logits on the device, as one chunk, and by small chunks and single steps across top-k.
+fn logits(model: &Path) -> [Vec<f64>; 2] {
     let mut e = engine(&compile(model));
+    let ids = long();
     let seq = e.start();
-    e.feed(seq, &long(), Want::Last).unwrap()
+    let whole = e.feed(seq, &ids, Want::Last).unwrap();
+    e.end(seq);
+    let seq = e.start();
+    e.set_chunk(7);
+    let mut stepped = e.feed(seq, &ids[..60], Want::Last).unwrap();
+    for t in &ids[60..] {
+        stepped = e.decode(&[(seq, *t)]).unwrap();
+    }
+    [whole, stepped].map(|l| l.into_iter().map(f64::from).collect())
 }
 
 struct Stored<'a>(&'a GgufSet, &'a Module);
@@ -80,9 +90,9 @@ fn interpret(model: &Path, edit: impl FnOnce(&mut Module)) -> Vec<f64> {
     results[at].floats().unwrap().to_vec()
 }
 
-/// Makes every shared layer's `top` argument the result of a second computation of the full layer before it: a copy of
-/// that layer's function whose only result is `top`, over the same inputs and over copies of its pools' old values.
-fn recompute_selections(m: &mut Module) {
+/// Makes every shared layer's `top` argument the result of a second computation of an earlier full layer's selection,
+/// over the same inputs and pools: of the nearest one, or of the one `skip` full layers before it. Returns how many.
+fn recompute_selections(m: &mut Module, skip: usize) -> usize {
     let entry = m.func_named("prefill").unwrap();
     let f = m.funcs[entry].clone();
     let calls: Vec<_> = f.body.iter().copied().filter(|i| matches!(f.insts[*i].kind, InstKind::Call { .. })).collect();
@@ -91,20 +101,21 @@ fn recompute_selections(m: &mut Module) {
         let InstKind::Call { func, .. } = &f.insts[*call].kind else { continue };
         let callee = &m.funcs[*func];
         let Some(top) = callee.param_named("top") else { continue };
-        // The nearest earlier full layer.
-        let full = calls[..k].iter().rev().find(|c| match &f.insts[**c].kind {
+        let mut full = calls[..k].iter().rev().filter(|c| match &f.insts[**c].kind {
             InstKind::Call { func, .. } => m.funcs[*func].param_named("index").is_some(),
             InstKind::Op(_) => false,
         });
-        let full = *full.unwrap();
+        let full = *full.nth(skip).unwrap();
         let at = callee.params.iter().position(|p| *p == top).unwrap();
         let again = second_selection(m, &f, full, entry);
-        m.funcs[entry].insts[*call].args[at] = again;
+        // The first computation is no longer read: discarded by name.
+        let first = std::mem::replace(&mut m.funcs[entry].insts[*call].args[at], again);
+        m.funcs[entry].values[first].name = Some(format!("_top_{}", first.as_u32()));
         edited += 1;
     }
-    assert!(edited > 0);
     // The entry's calls were inserted at the end of its body: put each before its first use.
     order(&mut m.funcs[entry]);
+    edited
 }
 
 /// Adds to the entry the operations of the full layer that lead to its `top`, one by one, on new values.
@@ -117,16 +128,14 @@ fn second_selection(
     let data = &f.insts[call];
     let InstKind::Call { func, .. } = &data.kind else { unreachable!() };
     let callee = m.funcs[*func].clone();
-    let target = callee.result_named("top").unwrap();
+    // A layer that no other reuses has no result `top`, but makes the value all the same.
+    let target = callee.values.keys().find(|v| callee.value_name(*v) == "top_k").unwrap();
     let mut map: std::collections::HashMap<Value, Value> =
         callee.params.iter().copied().zip(data.args.iter().copied()).collect();
     // The pool is read as the layer left it: the state that the call returned.
     let pool_result = callee.results.iter().position(|(n, _)| n == "index").unwrap();
     let pool_after = callee.results[pool_result].1;
     map.insert(pool_after, data.results[pool_result]);
-    // The first computation is no longer read: discarded by name.
-    let top_result = callee.results.iter().position(|(n, _)| n == "top").unwrap();
-    m.funcs[entry].values[data.results[top_result]].name = Some(format!("_top_{}", data.results[top_result].as_u32()));
     let needed = needed(&callee, target, pool_after);
     for inst in callee.body.iter().filter(|i| needed.contains(i)) {
         let d = &callee.insts[*inst];
@@ -183,23 +192,47 @@ fn shared_layers_reuse_the_nearest_selection() {
     let dir = tempfile::tempdir().unwrap();
     for types in [[true, false, true], [true, false, false], [true, true, false]] {
         let model = with_types(dir.path(), types);
-        let device: Vec<f64> = logits(&model).into_iter().map(f64::from).collect();
         let shared = interpret(&model, |_| {});
-        let recomputed = interpret(&model, recompute_selections);
-        println!(
-            "{types:?}: recomputed {:.1e}, device {:.1e}",
-            difference(&shared, &recomputed),
-            difference(&shared, &device)
-        );
-        assert!(difference(&shared, &recomputed) < 1e-9, "{types:?}");
-        assert!(difference(&shared, &device) < 1e-3, "{types:?}");
+        let recomputed = interpret(&model, |m| {
+            assert_eq!(recompute_selections(m, 0), types.iter().filter(|full| !**full).count());
+        });
+        let [whole, stepped] = logits(&model).map(|device| difference(&shared, &device));
+        let again = difference(&shared, &recomputed);
+        println!("{types:?}: recomputed {again:.1e}, device {whole:.1e}, device by steps {stepped:.1e}");
+        assert!(again < 1e-9, "{types:?}");
+        assert!(whole < 1e-3 && stepped < 1e-3, "{types:?}");
     }
+}
+
+#[test]
+fn another_layers_selection_is_another_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = with_types(dir.path(), [true, true, false]);
+    let shared = interpret(&model, |_| {});
+    let farther = interpret(&model, |m| assert_eq!(recompute_selections(m, 1), 1));
+    let d = difference(&shared, &farther);
+    println!("the selection of the full layer before the nearest moves the logits by {d:.1e}");
+    assert!(d > 1e-2);
 }
 
 #[test]
 fn making_a_shared_layer_full_changes_the_logits() {
     let dir = tempfile::tempdir().unwrap();
-    let of = |types| logits(&with_types(dir.path(), types)).into_iter().map(f64::from).collect::<Vec<_>>();
-    let (shared, full) = (of([true, false, true]), of([true, true, true]));
-    assert!(difference(&shared, &full) > 1e-2, "{}", difference(&shared, &full));
+    for (shared, full) in [
+        ([true, false, true], [true, true, true]),
+        ([true, true, false], [true, true, true]),
+        ([true, false, false], [true, true, false]),
+        ([true, false, false], [true, false, true]),
+    ] {
+        let of = |name: &str, types| {
+            let dir = dir.path().join(format!("{name} {shared:?} {full:?}"));
+            std::fs::create_dir(&dir).unwrap();
+            logits(&with_types(&dir, types))
+        };
+        let (a, b) = (of("shared", shared), of("full", full));
+        let d = difference(&a[0], &b[0]);
+        println!("{shared:?} to {full:?}: {d:.1e}");
+        assert!(d > 1e-2);
+        assert!(difference(&a[1], &b[1]) > 1e-2);
+    }
 }

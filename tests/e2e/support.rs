@@ -1,4 +1,4 @@
-//! What end-to-end tests share: fixtures, models, plans, goldens.
+//! What end-to-end tests share: fixtures, goldens, plans, engines.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,79 +33,10 @@ pub(crate) fn golden_npy(name: &str) -> (Vec<usize>, Vec<f64>) {
     (shape, values)
 }
 
-/// One model: what the goldens call it, and the file to open.
-#[derive(Clone, Debug)]
-pub(crate) struct TestModel {
-    pub(crate) golden: String,
-    pub(crate) path: PathBuf,
-}
-
 /// Files that live as long as the test process.
-fn scratch() -> &'static Path {
+pub(crate) fn scratch() -> &'static Path {
     static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();
     DIR.get_or_init(|| tempfile::tempdir().unwrap()).path()
-}
-
-/// The shipped bf16 model, decompressed once.
-pub(crate) fn bf16() -> PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let path = scratch().join("tiny-bf16.gguf");
-        let packed = std::fs::read(fixture("models/tiny-bf16.gguf.zst")).unwrap();
-        std::fs::write(&path, zstd::decode_all(&packed[..]).unwrap()).unwrap();
-        path
-    })
-    .clone()
-}
-
-/// The shipped models, and those of the folder that `GLMC_MODELS` names.
-pub(crate) fn models() -> Vec<TestModel> {
-    let shipped = fixture("models");
-    let mut all = vec![
-        TestModel { golden: "bf16".into(), path: bf16() },
-        TestModel { golden: "Q4_K_M".into(), path: shipped.join("tiny-Q4_K_M.gguf") },
-        TestModel { golden: "UD-Q4_K_XL".into(), path: shipped.join("tiny-UD-Q4_K_XL-00001-of-00003.gguf") },
-    ];
-    let Some(folder) = std::env::var_os("GLMC_MODELS") else { return all };
-    let folder = PathBuf::from(folder);
-    for golden in ["f32", "f16", "Q8_0", "Q2_K"] {
-        let path = folder.join(format!("tiny-{golden}.gguf"));
-        if path.exists() {
-            all.push(TestModel { golden: golden.into(), path });
-        } else if let Some(path) = retyped(golden) {
-            all.push(TestModel { golden: golden.into(), path });
-        }
-    }
-    all
-}
-
-/// The bf16 model with its bf16 tensors stored as f32 or f16.
-fn retyped(golden: &str) -> Option<PathBuf> {
-    use glmc_frontend_gguf::write::{GgufWriter, TensorData};
-    use glmc_ir::quant::{QuantType, encode::encode};
-    let to = match golden {
-        "f32" => QuantType::F32,
-        "f16" => QuantType::F16,
-        _ => return None,
-    };
-    let path = scratch().join(format!("tiny-{golden}.gguf"));
-    let set = glmc_frontend_gguf::open(&bf16()).unwrap();
-    let mut w = GgufWriter::from_set(&set).unwrap();
-    w.retain_tensors(|_| false);
-    for (part, t) in set.tensors() {
-        let bytes = set.tensor_bytes(part, t.offset, t.bytes).unwrap();
-        let from = QuantType::from_ggml_id(t.type_id).unwrap();
-        let (ty, data) = if from == QuantType::BF16 {
-            let mut values = vec![0.0; bytes.len() / 2];
-            from.decode(bytes, &mut values);
-            (to, encode(to, &values).unwrap())
-        } else {
-            (from, bytes.to_vec())
-        };
-        w.tensor(&t.name, ty, &t.shape, TensorData::Bytes(data)).unwrap();
-    }
-    w.write(&path).unwrap();
-    Some(path)
 }
 
 /// Runs `glmc` and returns what it printed; fails the test unless it succeeds.

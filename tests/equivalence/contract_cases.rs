@@ -2,8 +2,9 @@
 //! operand may be a weight. Never runs one.
 
 use glmc_ir::kernel::{
-    AddKernel, AppendKernel, AttentionKernel, DecodeKernel, GatherKernel, GroupedMatmulKernel, IndexerKernel,
-    JoinKernel, Kernel, LayerNormKernel, MatmulKernel, MulKernel, ReluKernel, RmsNormKernel, RopeKernel, RouteKernel,
+    AddKernel, AddRmsNormKernel, AppendKernel, AttentionKernel, DecodeKernel, GateUpKernel, GatherKernel,
+    GroupedDownKernel, GroupedGateUpKernel, GroupedMatmulKernel, IndexerKernel, JoinKernel, Kernel, LatentRowKernel,
+    LayerNormKernel, MatmulKernel, MulKernel, ReluKernel, RmsNormKernel, RopeJoinKernel, RopeKernel, RouteKernel,
     ScaleKernel, SigmoidKernel, SiluKernel, SplitKernel, SwigluKernel, TopKKernel,
 };
 use glmc_ir::ops::{Attention, Gating, MoeRoute};
@@ -123,6 +124,10 @@ pub(super) fn cases(name: &str) -> Vec<Case> {
                 t.add(format!("{q} {dims:?}"), DecodeKernel {}, vec![w]);
             }
         }),
+        "add_rms_norm" => add_norm(&mut t),
+        "gate_up" => gate_up(&mut t),
+        "grouped_gate_up" | "grouped_down" => experts(&mut t, name == "grouped_down"),
+        "rope_join" | "latent_row" => cached_rows(&mut t, name == "latent_row"),
         "append" => append(&mut t),
         "gather" => gather(&mut t),
         "grouped_matmul" => grouped(&mut t),
@@ -201,6 +206,101 @@ fn swiglu(t: &mut Table) {
         let inputs = vec![t.w(q, &dims), t.w(q, &dims)];
         t.add(format!("{q}"), SwigluKernel { pieces: vec![] }, inputs);
     });
+}
+
+fn add_norm(t: &mut Table) {
+    let shapes: [(&[u64], &[u64]); 4] =
+        [(&[1, 1], &[1, 1]), (&[3, 33], &[3, 33]), (&[5, 64], &[1, 64]), (&[2, 3, 7], &[2, 3, 7])];
+    for (x, y) in shapes {
+        let inputs = vec![t.f(x), t.f(y), t.f(&x[x.len() - 1..])];
+        t.add(format!("{x:?} {y:?}"), AddRmsNormKernel { eps: 1e-5 }, inputs);
+    }
+    each_type(t, |t, q| {
+        let d = row(q);
+        let inputs = vec![t.f(&[3, d]), t.f(&[3, d]), t.w(q, &[d])];
+        t.add(format!("{q}"), AddRmsNormKernel { eps: 1e-6 }, inputs);
+    });
+}
+
+fn gate_up(t: &mut Table) {
+    let k = || GateUpKernel { spec: "tk,nk->tn".into() };
+    for (tokens, n, d) in [(1, 1, 1), (3, 8, 33), (33, 65, 129)] {
+        let inputs = vec![t.f(&[tokens, d]), t.f(&[n, d]), t.f(&[n, d])];
+        t.add(format!("{tokens} x {n} x {d}"), k(), inputs);
+    }
+    let inputs = vec![t.f(&[3, 2, 5]), t.f(&[2, 7, 5]), t.f(&[2, 7, 5])];
+    t.add("a product a head", GateUpKernel { spec: "thn,hcn->thc".into() }, inputs);
+    each_type(t, |t, q| {
+        let inputs = vec![t.f(&[3, row(q)]), t.w(q, &[5, row(q)]), t.w(q, &[5, row(q)])];
+        t.add(format!("{q}"), k(), inputs);
+    });
+}
+
+fn experts(t: &mut Table, down: bool) {
+    let add = |t: &mut Table, what: String, x: In, ws: Vec<In>, ids: In, slots: [u64; 2]| {
+        let mut inputs = vec![x];
+        inputs.extend(ws);
+        inputs.push(ids);
+        if down {
+            inputs.push(t.f(&slots));
+            t.add(what, GroupedDownKernel {}, inputs);
+        } else {
+            t.add(what, GroupedGateUpKernel {}, inputs);
+        }
+    };
+    let count = if down { 1 } else { 2 };
+    for (tokens, slots, e, n, k) in [(1, 1, 1, 1, 1), (5, 2, 4, 3, 17), (9, 3, 2, 33, 64), (1, 4, 8, 7, 129)] {
+        for per_slot in [false, true] {
+            let x: Vec<u64> = if per_slot { vec![tokens, slots, k] } else { vec![tokens, k] };
+            let (x, ws) = (t.f(&x), (0..count).map(|_| t.f(&[e, n, k])).collect());
+            let ids = t.ids(&[tokens, slots], e as usize, true);
+            add(t, format!("{tokens} {slots} [{e}, {n}, {k}] {per_slot}"), x, ws, ids, [tokens, slots]);
+        }
+    }
+    each_type(t, |t, q| {
+        let k = row(q);
+        let (x, ws) = (t.f(&[6, 2, k]), (0..count).map(|_| t.w(q, &[4, 5, k])).collect());
+        let ids = t.ids(&[6, 2], 4, false);
+        add(t, format!("{q}"), x, ws, ids, [6, 2]);
+    });
+}
+
+fn cached_rows(t: &mut Table, latent: bool) {
+    for (tokens, rope, rest) in [(1u64, 2, 1), (5, 8, 33), (3, 64, 64)] {
+        let pos: Vec<i64> = [0, 1, 4095, 131_071, 7][..tokens as usize].to_vec();
+        for order in [[("rope", rope), ("rest", rest)], [("rest", rest), ("rope", rope)]] {
+            let x = t.of(f32s([Dim::new(tokens), Dim::joined(&order)]), 1.0);
+            let (rope, theta) = ("rope".to_owned(), 1e4);
+            let names: Vec<String> = order.iter().map(|(n, _)| (*n).to_owned()).collect();
+            let from = names.clone();
+            let pos = t.ints(&[tokens], &pos);
+            if latent {
+                let w = t.f(&[rest]);
+                t.add(
+                    format!("{tokens} {order:?}"),
+                    LatentRowKernel { eps: 1e-5, theta, from, names, rope },
+                    vec![x, w, pos],
+                );
+            } else {
+                t.add(format!("{tokens} {order:?}"), RopeJoinKernel { theta, from, names, rope }, vec![x, pos]);
+            }
+        }
+    }
+    if latent {
+        each_type(t, |t, q| {
+            let x = t.of(f32s([Dim::new(2), Dim::joined(&[("latent", row(q)), ("rope", 4)])]), 1.0);
+            let inputs = vec![x, t.w(q, &[row(q)]), t.ints(&[2], &[3, 0])];
+            let names = ["latent", "rope"].map(str::to_owned).to_vec();
+            let (from, rope) = (names.clone(), "rope".to_owned());
+            t.add(format!("{q}"), LatentRowKernel { eps: 1e-5, theta: 1e6, from, names, rope }, inputs);
+        });
+    } else {
+        // Two pieces of a row of three, in another order and under other names, a head at a time.
+        let x = t.of(f32s([Dim::new(2), Dim::new(3), Dim::joined(&[("q", 3), ("k.a", 4), ("k.b", 5)])]), 1.0);
+        let inputs = vec![x, t.ints(&[2], &[9, 100])];
+        let (from, names) = (vec!["k.b".to_owned(), "k.a".into()], vec!["b".to_owned(), "a".into()]);
+        t.add("heads", RopeJoinKernel { theta: 1e6, from, names, rope: "a".into() }, inputs);
+    }
 }
 
 fn append(t: &mut Table) {
@@ -303,6 +403,11 @@ fn matmul(t: &mut Table) {
         let inputs = vec![t.f(&[3, k]), t.w(q, &[2, k]), t.f(&[1, k]), t.w(q, &[5, k])];
         t.add(format!("{q} of three"), MatmulKernel { spec: "tk,nk->tn".into(), names }, inputs);
     });
+    // A right operand whose rows have pieces of their own, beside one that has none.
+    let pieces = t.of(f32s([Dim::joined(&[("latent", 4), ("rope", 2)]), Dim::new(9)]), 1.0);
+    let inputs = vec![t.f(&[3, 9]), pieces, t.f(&[5, 9])];
+    let names = vec!["kv".into(), "q".into()];
+    t.add("pieces within a piece", MatmulKernel { spec: "tk,nk->tn".into(), names }, inputs);
 }
 
 fn norm(t: &mut Table, rms: bool) {

@@ -258,7 +258,9 @@ fn compare(got: &[f64], want: &Tensor) -> Result<(f64, f64), String> {
 #[test]
 fn every_contract_computes_its_meaning_on_the_cpu() {
     let (mut failures, mut total) = (Vec::new(), 0);
-    for name in Kernel::NAMES {
+    // Collectives are no work of one device: tests/glir/sharded runs them.
+    let moves = ["all_gather", "all_reduce", "all_to_all", "reduce_scatter", "shard"];
+    for name in Kernel::NAMES.iter().filter(|n| !moves.contains(n)) {
         let list = cases(name);
         assert!(!list.is_empty(), "the contract `{name}` has no case");
         let (mut l2, mut worst) = (0.0f64, 0.0f64);

@@ -5,53 +5,21 @@ use std::path::Path;
 
 use glmc_frontend_gguf::arch::LiftOptions;
 use glmc_ir::interp::Arith;
-use glmc_ir::interp::plan::PlanInterp;
 use glmc_ir::mutate::{MutantClass, mutate};
 use glmc_ir::plan::Plan;
-use glmc_ir::tensor::{EvalError, Tensor};
-use glmc_ir::ty::SymValues;
 use glmc_ir::verify::plan::verify_plan;
 
 use super::compile::compile;
+use super::script::interpret;
 use crate::run::Files;
 
 /// Mutants that are counted for each class, and seeds that are tried for them.
 const WANTED: usize = 4;
 const SEEDS: u64 = 24;
 
-/// Two tokens of prefill, then one of decode: all logits.
-fn run(plan: &Plan, files: &Files) -> Result<Vec<f64>, EvalError> {
-    let mut interp = PlanInterp::new(plan, Arith::Real, files)?;
-    let mut out = Vec::new();
-    for (name, tokens, at) in [("prefill", vec![65, 300], 0), ("decode_1", vec![17], 2i64)] {
-        let phase = plan.phase(name).ok_or_else(|| EvalError::new("no phase"))?;
-        let n = tokens.len();
-        let seen = at + n as i64;
-        let syms = SymValues::default().with("T", n as u64).with("S", seen as u64).with("R", 1);
-        let i = |v: Vec<i64>| Tensor::i(vec![v.len()], v);
-        let row = |p: i64| (p * 5 + 3) % 16;
-        let positions: Vec<i64> = (at..seen).collect();
-        let params = phase.params.values().map(|p| match p.name.as_str() {
-            "tokens" => i(tokens.clone()),
-            "pos" => i(positions.clone()),
-            "row" => i(positions.iter().map(|p| row(*p)).collect()),
-            "seq" => i(vec![0; n]),
-            "len" => i(positions.iter().map(|p| p + 1).collect()),
-            "table" => Tensor::i(vec![1, seen as usize], (0..seen).map(row).collect()),
-            _ => i(vec![n as i64 - 1]),
-        });
-        for (r, t) in phase.results.iter().zip(interp.run(phase, &syms, &params.collect::<Vec<_>>())?) {
-            if r.name == "logits" {
-                out.extend(t.floats()?);
-            }
-        }
-    }
-    Ok(out)
-}
-
 /// Whether a run without the verifier shows the bug: other numbers, or poison.
 fn counts(mutant: &Plan, files: &Files, right: &[f64]) -> bool {
-    match run(mutant, files) {
+    match interpret(mutant, Arith::Real, files) {
         Ok(v) => {
             let far = |(a, b): (&f64, &f64)| a.is_nan() || (a - b).abs() > 1e-9 * (1.0 + b.abs());
             v.len() != right.len() || v.iter().zip(right).any(far)
@@ -93,7 +61,7 @@ fn every_mutant_of_a_shipped_models_plan_that_counts_is_refused() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/tiny-Q4_K_M.gguf");
     let options = LiftOptions { ctx: 16, max_batch: 1, cache_rows: 16, chunk: 4 };
     let c = compile(&file, &options).unwrap_or_else(|e| panic!("{e}"));
-    let right = run(&c.plan, &c.files).unwrap_or_else(|e| panic!("{e}"));
+    let right = interpret(&c.plan, Arith::Real, &c.files).unwrap_or_else(|e| panic!("{e}"));
     assert!(right.iter().all(|x| x.is_finite()) && right.iter().any(|x| x.abs() > 1.0));
     let (mut table, mut total, mut survivors) = (String::new(), 0, Vec::new());
     for k in MutantClass::ALL {

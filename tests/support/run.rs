@@ -12,6 +12,7 @@ use glmc_ir::interp::plan::SliceSource;
 use glmc_ir::plan::{FORMAT, FileRef, Limits, Model, Plan, Slice, Target};
 use glmc_ir::quant::QuantType;
 use glmc_ir::quant::synth::synth_blocks;
+use glmc_ir::shard_map::rank_count;
 use glmc_ir::tensor::{Data, EvalError, Tensor, concrete};
 use glmc_ir::ty::{Elem, SymValues, TensorType};
 use glmc_passes::schedule::Scheduled;
@@ -136,7 +137,7 @@ pub(crate) fn operands(f: &Function, syms: &SymValues, rng: &mut Rng, most: usiz
     f.params.iter().map(|p| random(f.ty(*p), syms, rng, most)).collect()
 }
 
-/// A plan of one rank around scheduled parts.
+/// A plan around scheduled parts, for the ranks of the module's mesh.
 pub(crate) fn wrap(m: &Module, s: Scheduled, files: &Files) -> Plan {
     let file = |bytes: &Vec<u8>| FileRef {
         path: "weights".into(),
@@ -148,7 +149,7 @@ pub(crate) fn wrap(m: &Module, s: Scheduled, files: &Files) -> Plan {
     Plan {
         format: FORMAT,
         producer: "test".into(),
-        target: Target { name: "cpu".into(), arch: "cpu".into(), ranks: 1 },
+        target: Target { name: "cpu".into(), arch: "cpu".into(), ranks: rank_count(&m.mesh).expect("a mesh") as u32 },
         model: Model {
             arch: "none".into(),
             name: String::new(),

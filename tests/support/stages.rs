@@ -1,19 +1,16 @@
 //! Runs the stage that a text test names, and holds it to what every stage promises: the verifier accepts the result,
 //! a second run of an idempotent pass changes nothing, and with any amount of fuel the meaning stays what it was.
 
-use std::fmt::Write as _;
-
-use glmc_ir::graph::{Function, Module, ValueDef};
+use glmc_ir::graph::{Function, Module};
 use glmc_ir::interp::Arith;
 use glmc_ir::interp::plan::PlanInterp;
-use glmc_ir::kernel::Access;
 use glmc_ir::plan::{PhaseKind, Plan};
 use glmc_ir::tensor::{EvalError, Tensor};
 use glmc_ir::text::{print_module, print_plan};
 use glmc_ir::ty::SymValues;
 use glmc_ir::verify::plan::verify_plan;
 use glmc_ir::verify::verify_module;
-use glmc_passes::lower::{self, Lowered, LoweredStep};
+use glmc_passes::lower;
 use glmc_passes::pass::PassCx;
 use glmc_passes::pipeline;
 use glmc_passes::schedule::{self, EntryInfo};
@@ -27,11 +24,7 @@ const SEEDS: u64 = 12;
 
 /// The stages that a file may name, and so the folders that must hold files.
 pub(crate) fn names() -> Vec<&'static str> {
-    let mut all: Vec<&str> = pipeline::stages().into_iter().filter(|s| *s != "lift").collect();
-    if !all.contains(&"lower") {
-        all.push("lower");
-    }
-    all
+    pipeline::stages().into_iter().filter(|s| *s != pipeline::LIFT).collect()
 }
 
 /// The snapshot of `stage` on a verified module.
@@ -40,7 +33,7 @@ pub(crate) fn run(stage: &str, m: &Module) -> Result<String, String> {
         "lower" => {
             compiled(m)?;
             let lowered = lower::lower(m, &mut PassCx::new(None)).map_err(|d| d.to_string())?;
-            Ok(print_lowered(m, &lowered))
+            Ok(lower::print_lowered(m, &lowered))
         }
         "schedule" => compiled(m).map(|p| print_plan(&p)),
         _ => rewritten(stage, m).map(|m| print_module(&m)),
@@ -96,6 +89,24 @@ pub(crate) fn equivalent(before: &Module, after: &Module, all: bool) -> Result<u
             return Err(format!("@{} has no answer on any random operands", f.name));
         }
         total += answered;
+    }
+    Ok(total)
+}
+
+/// Plans of a sharded module's entries for every mesh of 1, 2, 4 and 8 ranks: verified, and the ranks, each with its own
+/// arena, compute what the module means. The number of steps compared.
+pub(crate) fn plans_on_ranks(m: &Module) -> Result<usize, String> {
+    let mut total = 0;
+    for n in [1, 2, 4, 8] {
+        for mesh in crate::sharded::meshes(m, n) {
+            let on = crate::sharded::on_mesh(m, &mesh)?;
+            let at = |e: String| format!("plan on {mesh:?}: {e}");
+            let plan = compiled(&on).map_err(at)?;
+            if u64::from(plan.target.ranks) != n {
+                return Err(at(format!("{} ranks", plan.target.ranks)));
+            }
+            total += 1;
+        }
     }
     Ok(total)
 }
@@ -177,40 +188,4 @@ pub(crate) fn same_as_plan(m: &Module, f: &Function, plan: &Plan, files: &Files)
         }
     }
     Ok(answered)
-}
-
-/// The launches of each function, one a line.
-fn print_lowered(m: &Module, lowered: &[Lowered]) -> String {
-    let mut out = String::new();
-    for (f, low) in m.funcs.values().zip(lowered) {
-        let name = |v: &glmc_ir::entities::Value| match f.values[*v].def {
-            ValueDef::Weight(w) => format!("@{}", m.weights[w].name),
-            _ => format!("%{}", f.value_name(*v)),
-        };
-        let list = |all: &[glmc_ir::entities::Value]| all.iter().map(name).collect::<Vec<_>>().join(", ");
-        let _ = writeln!(out, "@{}", f.name);
-        for step in &low.steps {
-            let _ = match step {
-                LoweredStep::Call { func, label, args, results } => {
-                    let callee = &m.funcs[*func].name;
-                    writeln!(out, "  {} = call @{callee} {label:?} ({})", list(results), list(args))
-                }
-                LoweredStep::Launch { kernel, inputs, outputs } => {
-                    let params = kernel.params();
-                    let ins = params.iter().filter(|p| p.access != Access::Write).zip(inputs);
-                    let ins: Vec<String> = ins.map(|(p, v)| format!("{}: {}", p.name, name(v))).collect();
-                    let attrs = kernel.attrs();
-                    let attrs =
-                        if attrs.is_empty() { String::new() } else { format!(" {}", serde_json::Value::Object(attrs)) };
-                    writeln!(out, "  {} = {}{attrs} ({})", list(outputs), kernel.name(), ins.join(", "))
-                }
-            };
-        }
-        let mut views: Vec<_> = low.views.iter().collect();
-        views.sort();
-        for (v, of) in views {
-            let _ = writeln!(out, "  view {} of {}", name(v), name(of));
-        }
-    }
-    out
 }

@@ -70,6 +70,12 @@ impl InputError {
         self
     }
 
+    /// Names what was being read, unless the error names something closer.
+    #[must_use]
+    pub(crate) fn within(self, subject: &str) -> Self {
+        if self.subject.is_some() { self } else { self.about(subject) }
+    }
+
     /// The whole line a command prints: `error[CLASS/CODE]: PATH: MESSAGE`.
     pub fn line(&self) -> String {
         format!("error[{}/{}]: {}: {}", self.class, self.code, one_line(&self.file.display().to_string()), self.message)

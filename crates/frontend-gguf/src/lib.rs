@@ -14,6 +14,7 @@ mod metadata_keys;
 mod model;
 pub mod set;
 pub mod template;
+mod tensor_table;
 pub mod tokenizer;
 pub mod value;
 pub mod weights;

@@ -10,6 +10,7 @@ use crate::entities::{FuncId, Value, WeightId};
 use crate::graph::{Function, InstData, InstKind, Module, ValueData, ValueDef};
 use crate::op::Op;
 use crate::ops::Piece;
+use crate::placement::infer_on;
 use crate::ty::TensorType;
 
 /// Builds one function of a module.
@@ -59,7 +60,8 @@ impl<'m> Builder<'m> {
         let op = op.into();
         let types: Vec<&TensorType> = args.iter().map(|a| self.func.ty(*a)).collect();
         let at = || format!("@{} `{}`", self.func.name, op.name());
-        let results = op.infer(&types).map_err(|d| if d.at.is_empty() { d.at(at()) } else { d })?;
+        let results = infer_on(&op, &types, &self.module.mesh);
+        let results = results.map_err(|d| if d.at.is_empty() { d.at(at()) } else { d })?;
         Ok(self.push(InstKind::Op(op), args, results))
     }
 

@@ -1,8 +1,12 @@
-//! Owns the seeded mutator of plans: each class is a bug that compilers of this kind have had. Tests hold the verifier to
+//! Owns the seeded mutators, of plans here and of sharded modules in `sharded`: each class is a bug that compilers of this kind have had. Tests hold the verifier to
 //! it. Never judges a plan and never makes a valid one on purpose.
 //!
 //! A mutant of a valid plan may still mean the same (two steps that do not depend on each other change places): whether
 //! it counts is for the test to find out by running it.
+
+mod sharded;
+
+pub use sharded::{ShardedMutant, mutate_sharded};
 
 use crate::entities::{BufId, WeightId};
 use crate::kernel::Access;

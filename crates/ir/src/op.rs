@@ -4,11 +4,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::collective::Collective;
 use crate::diag::Diagnostic;
 use crate::ops::*;
 use crate::placement::{self, DimRule};
-use crate::tensor::{EvalError, Tensor};
-use crate::ty::{SymValues, TensorType};
+use crate::tensor::{Data, EvalError, Tensor};
+use crate::ty::{Elem, SymValues, TensorType};
 
 /// What an op does to memory and arithmetic units, for cost models.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -50,8 +51,29 @@ pub trait OpDef: Clone + PartialEq + std::fmt::Debug + Serialize + for<'de> Dese
         results[i].bytes(syms).unwrap_or(u64::MAX)
     }
 
+    /// What the op moves between ranks, if it is a collective.
+    fn collective(&self) -> Option<Collective> {
+        None
+    }
+
+    /// Sets the placements of the results, for ops whose point is to change them; `None` leaves it to the dim rule.
+    fn place(&self, _args: &[&TensorType], _results: &mut [TensorType]) -> Option<Result<(), Diagnostic>> {
+        None
+    }
+
     /// Whether the op is linear in argument `i`, so that a pending sum may pass through it.
     fn linear_in(&self, _i: usize) -> bool {
+        false
+    }
+
+    /// The same on operands of these types, for ops whose attributes alone do not tell.
+    fn linear_at(&self, i: usize, _args: &[&TensorType]) -> bool {
+        self.linear_in(i)
+    }
+
+    /// Whether operand `i` may be given as stored blocks, which the op decodes on the way: `op(.., w, ..)` means
+    /// `op(.., dequant w, ..)`. The one table of what decodes; [`Op::infer`] and [`Op::eval`] apply it.
+    fn stored(&self, _i: usize) -> bool {
         false
     }
 
@@ -136,8 +158,7 @@ macro_rules! ops {
                 match self { $(Op::$variant(o) => o.dim_rule(args, results)),* }
             }
 
-            /// See [`OpDef::eval`].
-            pub fn eval(&self, args: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
+            fn eval_decoded(&self, args: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
                 match self { $(Op::$variant(o) => o.eval(args)),* }
                     .map_err(|e| EvalError::new(format!("{}: {e}", self.name())))
             }
@@ -160,9 +181,28 @@ macro_rules! ops {
                 Work { read: reads.fold(0, u64::saturating_add), write: writes.fold(0, u64::saturating_add), flops }
             }
 
+            /// See [`OpDef::collective`].
+            pub fn collective(&self) -> Option<Collective> {
+                match self { $(Op::$variant(o) => o.collective()),* }
+            }
+
+            fn place(&self, args: &[&TensorType], results: &mut [TensorType]) -> Option<Result<(), Diagnostic>> {
+                match self { $(Op::$variant(o) => o.place(args, results)),* }
+            }
+
             /// See [`OpDef::linear_in`].
             pub fn linear_in(&self, i: usize) -> bool {
                 match self { $(Op::$variant(o) => o.linear_in(i)),* }
+            }
+
+            /// See [`OpDef::linear_at`].
+            pub fn linear_at(&self, i: usize, args: &[&TensorType]) -> bool {
+                match self { $(Op::$variant(o) => o.linear_at(i, args)),* }
+            }
+
+            /// See [`OpDef::stored`].
+            pub fn stored(&self, i: usize) -> bool {
+                match self { $(Op::$variant(o) => o.stored(i)),* }
             }
 
             /// See [`OpDef::discrete`].
@@ -183,8 +223,9 @@ macro_rules! ops {
 }
 
 ops! {
-    Add, Append, Attention, Dequant, Gather, GroupedMatmul, IndexerScores, Join, LayerNorm, Matmul, MoeRoute, Mul,
-    Piece, Relu, Reshape, RmsNorm, Rope, Scale, Sigmoid, Silu, TopK,
+    Add, AllGather, AllReduce, AllToAll, Append, Attention, AttentionPart, Dequant, Fused, Gather, GroupedMatmul,
+    IndexerScores, Join, LayerNorm, Matmul, MoeRoute, Mul, Piece, ReduceScatter, Relu, Reshape, RmsNorm, Rope, Scale,
+    Shard, Sigmoid, Silu, TopK, TopKPart,
 }
 
 named_serde!(Op);
@@ -192,12 +233,36 @@ named_serde!(Op);
 impl Op {
     /// Result types of this op: global shapes by its type rule, placements by its dim rule.
     pub fn infer(&self, args: &[&TensorType]) -> Result<Vec<TensorType>, Diagnostic> {
-        let global: Vec<TensorType> = args.iter().map(|t| placement::strip(t)).collect();
+        let global: Vec<TensorType> =
+            args.iter().enumerate().map(|(i, t)| self.decoded(i, placement::strip(t))).collect();
         let refs: Vec<&TensorType> = global.iter().collect();
         let mut results = self.infer_global(&refs)?;
-        if args.iter().any(|t| !t.is_replicated()) {
-            placement::propagate(self, args, &mut results)?;
+        match self.place(args, &mut results) {
+            Some(placed) => placed?,
+            None if args.iter().any(|t| !t.is_replicated()) => placement::propagate(self, args, &mut results)?,
+            None => {}
         }
         Ok(results)
+    }
+
+    /// See [`OpDef::eval`]; stored operands are decoded first.
+    pub fn eval(&self, args: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
+        let blocks = |i: usize, t: &Tensor| matches!(t.data, Data::Q(..)) && self.stored(i);
+        if !args.iter().enumerate().any(|(i, t)| blocks(i, t)) {
+            return self.eval_decoded(args);
+        }
+        let decode = |(i, t): (usize, &&Tensor)| -> Result<Tensor, EvalError> {
+            if !blocks(i, t) {
+                return Ok((*t).clone());
+            }
+            Dequant {}.eval(&[*t])?.pop().ok_or_else(|| EvalError::new("a decode without a result"))
+        };
+        let decoded = args.iter().enumerate().map(decode).collect::<Result<Vec<_>, _>>()?;
+        self.eval_decoded(&decoded.iter().collect::<Vec<_>>())
+    }
+
+    /// The type that the op computes on: that of the decoded entries where operand `i` is stored as blocks.
+    fn decoded(&self, i: usize, t: TensorType) -> TensorType {
+        if matches!(t.elem, Elem::Quant(_)) && self.stored(i) { t.with_elem(Elem::F32) } else { t }
     }
 }

@@ -1,9 +1,20 @@
 //! Owns what a split or a pending merge of an argument means for an op's results, from the op's one dim rule.
 //! Never chooses a placement; passes do.
 
+use indexmap::IndexMap;
+
 use crate::diag::Diagnostic;
 use crate::op::Op;
-use crate::ty::{Axis, PendingKind, TensorType};
+use crate::ops::Reshape;
+use crate::shard_map::canonical;
+use crate::ty::{Axis, Extent, PendingKind, Split, TensorType};
+
+mod local;
+
+pub use local::{local_op, local_type, softmax_part, topk_part};
+
+/// Mesh axes with their sizes.
+pub type Mesh = IndexMap<Axis, u64>;
 
 /// What a label of a [`DimRule`] is to the op.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +36,13 @@ pub struct DimRule {
     pub args: Vec<Vec<usize>>,
     /// A label a dim, for each result.
     pub results: Vec<Vec<usize>>,
+    /// Integer arguments that hold positions along a label, as `(argument, label)`; negative ones are none. A rank that
+    /// holds a part of the dim takes those outside it as none.
+    pub positions: Vec<(usize, usize)>,
+    /// Integer arguments that count how many first entries along a label take part, as `(argument, label)`.
+    pub counts: Vec<(usize, usize)>,
+    /// Integer results that hold positions along a label, as `(result, label)`.
+    pub found: Vec<(usize, usize)>,
 }
 
 impl DimRule {
@@ -74,29 +92,42 @@ pub fn strip(t: &TensorType) -> TensorType {
     t
 }
 
+/// Result types on a mesh: global shapes by the op's type rule, placements by its dim rule, units as [`canonical`].
+///
+/// # Errors
+/// As [`Op::infer`], and `split-mismatch`: a `reshape` whose operand and result are cut at other entries.
+pub fn infer_on(op: &Op, args: &[&TensorType], mesh: &Mesh) -> Result<Vec<TensorType>, Diagnostic> {
+    let mut results = op.infer(args)?;
+    results.iter_mut().for_each(|r| *r = canonical(r, mesh));
+    if let Op::Reshape(_) = op {
+        Reshape::cuts_agree(args[0], &results[0], mesh)?;
+    }
+    Ok(results)
+}
+
 /// Sets the placements of `results` from those of `args`.
 ///
 /// # Errors
-/// `split-mismatch` (one dim split over two axes or on some arguments only), `split-whole-dim` (a dim that the op
-/// needs whole), `pending-nonlinear` (a pending value meets an op that is not linear in it).
+/// `split-mismatch` (one dim split in two ways or on some arguments only), `split-whole-dim` (a dim that the op needs
+/// whole), `pending-nonlinear` (a pending value meets an op that is not linear in it).
 pub fn propagate(op: &Op, args: &[&TensorType], results: &mut [TensorType]) -> Result<(), Diagnostic> {
     let rule = op.dim_rule(args, results);
-    let mut split: Vec<Option<Axis>> = vec![None; rule.roles.len()];
+    let mut split: Vec<Option<Split>> = vec![None; rule.roles.len()];
     for (arg, labels) in args.iter().zip(&rule.args) {
         for (dim, &label) in arg.dims.iter().zip(labels) {
-            let Some(axis) = &dim.split else { continue };
+            let Some(s) = &dim.split else { continue };
             match &split[label] {
-                Some(other) if other != axis => {
-                    return Err(mismatch(op, format!("one dim is split over {other} and over {axis}")));
+                Some(other) if other != s => {
+                    return Err(mismatch(op, format!("one dim is split over {other} and over {s}")));
                 }
-                _ => split[label] = Some(axis.clone()),
+                _ => split[label] = Some(s.clone()),
             }
         }
     }
     check_agreement(op, args, &rule, &split)?;
     let mut pending = pending_of_args(op, args)?;
     for (label, axis) in split.iter().enumerate() {
-        let Some(axis) = axis else { continue };
+        let Some(Split { axis, .. }) = axis else { continue };
         match rule.roles[label] {
             Role::Map => {}
             Role::Reduce(kind) => {
@@ -121,6 +152,9 @@ pub fn propagate(op: &Op, args: &[&TensorType], results: &mut [TensorType]) -> R
         }
         result.pending = pending.clone();
     }
+    if let Op::Reshape(_) = op {
+        Reshape::scale_units(args[0], &mut results[0]);
+    }
     Ok(())
 }
 
@@ -128,15 +162,21 @@ fn mismatch(op: &Op, what: String) -> Diagnostic {
     Diagnostic::new("split-mismatch", format!("`{}`: {what}", op.name()))
 }
 
-/// A dim that is split on one argument must be split alike on every argument that has it.
-fn check_agreement(op: &Op, args: &[&TensorType], rule: &DimRule, split: &[Option<Axis>]) -> Result<(), Diagnostic> {
+/// A dim that is split on one argument must be split alike on every argument that has it, and cut by the same pieces.
+fn check_agreement(op: &Op, args: &[&TensorType], rule: &DimRule, split: &[Option<Split>]) -> Result<(), Diagnostic> {
+    let mut pieces: Vec<Option<&Extent>> = vec![None; rule.roles.len()];
     for (i, (arg, labels)) in args.iter().zip(&rule.args).enumerate() {
-        for (d, &label) in labels.iter().enumerate() {
-            if split[label] != arg.dims[d].split {
-                return Err(mismatch(
-                    op,
-                    format!("argument {i} holds dim {d} whole, another argument holds a part of it"),
-                ));
+        for (dim, &label) in arg.dims.iter().zip(labels) {
+            if split[label] != dim.split {
+                return Err(mismatch(op, format!("argument {i} holds {dim} whole, another argument a part of it")));
+            }
+            // Several weights of one matmul may differ in a dim that is joined afterwards; pieces may not.
+            let joined = |e: &Extent| matches!(e, Extent::Joined(_));
+            match pieces[label] {
+                Some(e) if split[label].is_some() && *e != dim.extent && (joined(e) || joined(&dim.extent)) => {
+                    return Err(mismatch(op, format!("{e} and {} are cut by other pieces", dim.extent)));
+                }
+                _ => pieces[label] = Some(&dim.extent),
             }
         }
     }
@@ -147,7 +187,7 @@ fn pending_of_args(op: &Op, args: &[&TensorType]) -> Result<Option<(PendingKind,
     let mut pending: Option<(PendingKind, Axis)> = None;
     for (i, arg) in args.iter().enumerate() {
         let Some(p) = &arg.pending else { continue };
-        if !op.linear_in(i) || p.0 != PendingKind::Sum {
+        if !op.linear_at(i, args) || p.0 != PendingKind::Sum {
             return Err(Diagnostic::new(
                 "pending-nonlinear",
                 format!("`{}` is not linear in argument {i}, which is still pending over {}", op.name(), p.1),

@@ -2,11 +2,12 @@
 //! and from those to bytes of the file. The only code that slices by rank. Never reads bytes, never chooses a split.
 //!
 //! - The rank is a mixed-radix number over the mesh axes, the first axis slowest.
-//! - A dim that is not split is whole on each rank. A split dim falls into consecutive parts in rank order: equal ones
-//!   where the axis divides it, else parts that differ by one *granule*, earlier ranks larger. A joined dim is cut
-//!   piece by piece: a rank holds its part of each piece.
-//! - The granule is one element; along the last dim of a quantised type in layout `rows` it is the block, since a
-//!   file's block cannot be cut.
+//! - A dim that is not split is whole on each rank. A split dim falls into consecutive parts in rank order, of whole
+//!   *units* (a number of entries, stated by the split), earlier ranks getting one unit more where the axis does not
+//!   divide them; with fewer units than ranks the last ranks hold nothing. A last unit may be cut short by the end of
+//!   the dim. A joined dim is cut piece by piece: a rank holds its part of each piece.
+//! - A cut must fall on a *granule* ([`granule`]): one element, or along the last dim of a quantised type what its
+//!   layout lets apart. What cannot be cut is refused, never rounded.
 //! - A rank's bytes are its elements in row-major order, which is the order of its slices.
 
 use std::ops::Range;
@@ -16,7 +17,11 @@ use indexmap::IndexMap;
 use crate::diag::Diagnostic;
 use crate::graph::Span;
 use crate::plan::Slice;
-use crate::ty::{Axis, Dim, Elem, Extent, SymValues, TensorType};
+use crate::ty::{Axis, Elem, Extent, Layout, Split, SymValues, TensorType};
+
+pub use slices::Slices;
+
+mod slices;
 
 /// The codes of this module, each with what it means.
 pub const CODES: &[(&str, &str)] = &[
@@ -25,8 +30,8 @@ pub const CODES: &[(&str, &str)] = &[
         "a dim is split over an axis that the mesh lacks, two dims are split over one axis, or there is no such rank",
     ),
     ("shard-type", "the type has no part a rank: its size is unknown, overflows, or is no whole number of blocks"),
-    ("shard-empty", "a split leaves a rank, or a piece on a rank, without elements"),
     ("shard-cuts-block", "a split would have to cut a quantised block, which only a repacked layout can"),
+    ("split-unit", "a split states a unit of 0, or one that changes no cut"),
 ];
 
 /// The part of a tensor that one rank holds.
@@ -53,13 +58,15 @@ pub fn recipe_slices(ty: &TensorType, mesh: &IndexMap<Axis, u64>, span: Span) ->
     (0..ranks).map(one).collect()
 }
 
-/// The most bytes that a rank holds of a tensor of type `ty` at the symbol values `syms`: what a buffer needs.
+/// The most bytes that a rank holds of a tensor of type `ty` at the symbol values `syms`, with what a pending merge
+/// needs: what a buffer needs.
 ///
 /// # Errors
 /// See [`CODES`].
 pub fn largest_bytes(ty: &TensorType, mesh: &IndexMap<Axis, u64>, syms: &SymValues) -> Result<u64, Diagnostic> {
     // Earlier ranks get the larger parts along every axis.
-    Shard::of(ty, mesh, 0, syms).map(|s| s.bytes())
+    let local = crate::placement::local_type(ty, mesh, 0, syms)?;
+    local.bytes(syms).ok_or_else(|| type_error(ty, "its bytes overflow"))
 }
 
 impl Shard {
@@ -76,7 +83,7 @@ impl Shard {
         let mut used: Vec<&Axis> = Vec::new();
         let mut ranges = Vec::with_capacity(extents.len());
         for (i, (dim, n)) in ty.dims.iter().zip(&extents).enumerate() {
-            let Some(axis) = &dim.split else {
+            let Some(Split { axis, unit }) = &dim.split else {
                 ranges.push(std::iter::once(0..*n).collect());
                 continue;
             };
@@ -87,9 +94,8 @@ impl Shard {
             used.push(axis);
             let (at, size) = coordinate(mesh, axis, rank)
                 .ok_or_else(|| Diagnostic::new("shard-axis", format!("{ty}: the mesh has no axis {axis}")))?;
-            let granule = if i + 1 == extents.len() { ty.elem.block().0 } else { 1 };
-            let cut = Cut { ty, dim, size, granule };
-            ranges.push(cut.ranges(*n, at)?);
+            check_dim(ty, i, *n, size)?;
+            ranges.push(parts(&dim.extent, *n, *unit, at, size));
         }
         Ok(Shard { ranges, extents, elem: ty.elem })
     }
@@ -120,14 +126,14 @@ impl Shard {
         Ok(Slices::new(self, span))
     }
 
-    /// Extents and ranges in blocks, neighbouring ranges merged.
+    /// Extents and ranges in blocks, empty ranges left out, neighbouring ones merged.
     fn in_blocks(&self) -> (Vec<u64>, Vec<Vec<Range<u64>>>) {
         let last = self.extents.len().saturating_sub(1);
         let unit = |i| if i == last { self.elem.block().0 } else { 1 };
         let extents = self.extents.iter().enumerate().map(|(i, n)| n / unit(i)).collect();
         let scaled = |(i, ranges): (usize, &Vec<Range<u64>>)| {
             let mut out: Vec<Range<u64>> = Vec::new();
-            for r in ranges {
+            for r in ranges.iter().filter(|r| !r.is_empty()) {
                 let r = r.start / unit(i)..r.end / unit(i);
                 match out.last_mut() {
                     Some(l) if l.end == r.start => l.end = r.end,
@@ -145,7 +151,7 @@ fn type_error(ty: &TensorType, why: &str) -> Diagnostic {
 }
 
 /// `(place, size)` of `rank` along `axis`.
-fn coordinate(mesh: &IndexMap<Axis, u64>, axis: &Axis, rank: u64) -> Option<(u64, u64)> {
+pub fn coordinate(mesh: &IndexMap<Axis, u64>, axis: &Axis, rank: u64) -> Option<(u64, u64)> {
     let mut rest = rank;
     for (name, size) in mesh.iter().rev() {
         if name == axis {
@@ -156,188 +162,116 @@ fn coordinate(mesh: &IndexMap<Axis, u64>, axis: &Axis, rank: u64) -> Option<(u64
     None
 }
 
-/// The cut of one dim.
-struct Cut<'a> {
-    ty: &'a TensorType,
-    dim: &'a Dim,
-    size: u64,
-    granule: u64,
+/// The ranks that differ from `rank` along `axis` only, in their order along it; `None` without such an axis or rank.
+pub fn group(mesh: &IndexMap<Axis, u64>, axis: &Axis, rank: u64) -> Option<Vec<u64>> {
+    let (at, size) = coordinate(mesh, axis, rank)?;
+    let stride: u64 = mesh.iter().skip_while(|(a, _)| *a != axis).skip(1).map(|(_, n)| *n).product();
+    Some((0..size).map(|i| rank - at * stride + i * stride).collect())
 }
 
-impl Cut<'_> {
-    fn ranges(&self, n: u64, at: u64) -> Result<Vec<Range<u64>>, Diagnostic> {
-        let Extent::Joined(pieces) = &self.dim.extent else { return Ok(vec![self.part(n, at)?]) };
-        let mut start = 0;
-        let mut out = Vec::with_capacity(pieces.len());
-        for (_, n) in pieces {
-            let r = self.part(*n, at)?;
-            out.push(start + r.start..start + r.end);
-            start += n;
-        }
-        Ok(out)
-    }
-
-    fn part(&self, n: u64, at: u64) -> Result<Range<u64>, Diagnostic> {
-        let (units, size) = (n / self.granule, self.size);
-        if !n.is_multiple_of(self.granule) || units < size {
-            return Err(self.refusal(n));
-        }
+/// The ranges of place `at` of `size` in a dim of `n` entries cut in units of `unit`.
+fn parts(extent: &Extent, n: u64, unit: u64, at: u64, size: u64) -> Vec<Range<u64>> {
+    let part = |n: u64| {
+        let units = n.div_ceil(unit);
         let (each, more) = (units / size, units % size);
         let start = at * each + at.min(more);
         let end = start + each + u64::from(at < more);
-        Ok(start * self.granule..end * self.granule)
+        (start.saturating_mul(unit).min(n))..(end.saturating_mul(unit).min(n))
+    };
+    let Extent::Joined(pieces) = extent else { return vec![part(n)] };
+    let mut start = 0;
+    let mut out = Vec::with_capacity(pieces.len());
+    for (_, n) in pieces {
+        let r = part(*n);
+        out.push(start + r.start..start + r.end);
+        start += n;
     }
+    out
+}
 
-    fn refusal(&self, n: u64) -> Diagnostic {
-        let Cut { ty, dim, size, granule } = self;
-        let axis = dim.split.as_ref().map_or("", Axis::as_str);
-        if n < *size {
-            return Diagnostic::new(
-                "shard-empty",
-                format!("{ty}: {n} elements do not go round {size} ranks of {axis}"),
-            )
-            .help("replicate this dim, split another one, or use fewer ranks");
+/// The entries of dim `i` of `ty` that stay together whatever the split says: one home for what a layout lets apart.
+/// Layout `rows` keeps the file's blocks, in which sub-blocks share bytes; a layout that stores sub-blocks apart would
+/// give the type's sub-block here.
+pub fn granule(ty: &TensorType, i: usize) -> u64 {
+    match ty.layout {
+        Layout::Rows if i + 1 == ty.rank() => ty.elem.block().0,
+        Layout::Rows => 1,
+    }
+}
+
+/// The sizes that are cut one by one: the pieces of a joined dim, or the dim; none for a symbol.
+fn cut_sizes(extent: &Extent) -> Vec<u64> {
+    match extent {
+        Extent::Const(n) => vec![*n],
+        Extent::Sym(_) => Vec::new(),
+        Extent::Joined(p) => p.iter().map(|(_, n)| *n).collect(),
+    }
+}
+
+/// Whether `size` ranks hold equal parts of `n`, each of whole units.
+fn even(n: u64, unit: u64, size: u64) -> bool {
+    unit.checked_mul(size).is_some_and(|u| u > 0 && n.is_multiple_of(u))
+}
+
+/// The same type with no unit that changes no cut on `mesh`: types that place alike are equal.
+pub fn canonical(ty: &TensorType, mesh: &IndexMap<Axis, u64>) -> TensorType {
+    let mut ty = ty.clone();
+    for d in &mut ty.dims {
+        let Some(s) = &mut d.split else { continue };
+        let sizes = cut_sizes(&d.extent);
+        let all_even = |size| !sizes.is_empty() && sizes.iter().all(|n| even(*n, s.unit, size));
+        if mesh.get(&s.axis).copied().is_some_and(all_even) {
+            s.unit = 1;
         }
-        let sub = ty.elem.storage().map_or(1, |q| q.sub_block() as u64);
-        let repacked = if sub < *granule {
+    }
+    ty
+}
+
+/// Whether every rank's part of `ty` can be had; symbols are taken as they come.
+///
+/// # Errors
+/// `shard-cuts-block`, `split-unit`.
+pub fn check(ty: &TensorType, mesh: &IndexMap<Axis, u64>) -> Result<(), Diagnostic> {
+    for (i, d) in ty.dims.iter().enumerate() {
+        let Some(s) = &d.split else { continue };
+        let size = mesh.get(&s.axis).copied().filter(|n| *n > 0);
+        let size =
+            size.ok_or_else(|| Diagnostic::new("shard-axis", format!("{ty}: the mesh has no axis {}", s.axis)))?;
+        check_dim(ty, i, d.extent.as_const().unwrap_or(0), size)?;
+    }
+    if canonical(ty, mesh) != *ty {
+        let m = format!("{ty} states a unit that changes no cut; it is {}", canonical(ty, mesh));
+        return Err(Diagnostic::new("split-unit", m));
+    }
+    Ok(())
+}
+
+/// The rules on the split of dim `i`, of `n` entries, over `size` ranks.
+fn check_dim(ty: &TensorType, i: usize, n: u64, size: u64) -> Result<(), Diagnostic> {
+    let dim = &ty.dims[i];
+    let Some(Split { axis, unit }) = &dim.split else { return Ok(()) };
+    if *unit == 0 {
+        return Err(Diagnostic::new("split-unit", format!("{ty} is split in units of 0")));
+    }
+    let granule = granule(ty, i);
+    let sizes = if let Extent::Sym(_) = dim.extent { vec![n] } else { cut_sizes(&dim.extent) };
+    let fits = |n: &u64| {
+        n.is_multiple_of(granule)
+            && (unit.is_multiple_of(granule) || even(*n, *unit, size) && (n / size).is_multiple_of(granule))
+    };
+    let Some(n) = sizes.iter().find(|n| !fits(n)) else { return Ok(()) };
+    let sub = ty.elem.storage().map_or(1, |q| q.sub_block() as u64);
+    let repacked = match ty.layout {
+        Layout::Rows if sub < granule => {
             format!("; a repacked layout could cut at its sub-blocks of {sub}, layout `rows` cannot")
-        } else {
-            String::new()
-        };
-        Diagnostic::new(
-            "shard-cuts-block",
-            format!("{ty}: {n} columns are no {size} parts of whole {} blocks of {granule}{repacked}", ty.elem),
-        )
-        .help(format!(
-            "use at most {} ranks on {axis}, split another dim, or replicate this weight",
-            (n / granule).max(1)
-        ))
-    }
-}
-
-/// The slices of one rank in order, runs at equal distances taken together.
-#[derive(Clone, Debug)]
-pub struct Slices {
-    base: Slice,
-    /// Dims walked index by index: ranges and the bytes of a step.
-    outer: Vec<(Vec<Range<u64>>, u64)>,
-    /// Position in each outer dim: range and index; `None` when done.
-    at: Option<Vec<(usize, u64)>>,
-    /// What lies at each outer position: offset, bytes, count.
-    inner: Vec<(u64, u64, u64)>,
-    next_inner: usize,
-    pending: Option<Slice>,
-}
-
-impl Slices {
-    fn new(shard: &Shard, span: Span) -> Self {
-        let (extents, ranges) = shard.in_blocks();
-        let block = shard.elem.block().1;
-        let whole = |i: usize| ranges[i].len() == 1 && ranges[i][0] == (0..extents[i]);
-        let base = Slice { part: span.part, offset: span.offset, bytes: 0, count: 1, stride: 0 };
-        let empty = ranges.iter().any(|r| r.iter().all(|r| r.is_empty()));
-        let mut out = Slices { base, outer: Vec::new(), at: None, inner: Vec::new(), next_inner: 0, pending: None };
-        if empty {
-            return out;
         }
-        let mut strides = vec![block; extents.len()];
-        for i in (1..extents.len()).rev() {
-            strides[i - 1] = strides[i] * extents[i];
-        }
-        // The innermost dim that is cut: everything inside it is contiguous.
-        let Some(cut) = (0..extents.len()).rev().find(|i| !whole(*i)) else {
-            out.inner = vec![(0, span.bytes, 1)];
-            out.at = Some(Vec::new());
-            return out;
-        };
-        let runs = |r: &Range<u64>| (r.start * strides[cut], (r.end - r.start) * strides[cut]);
-        let mut walked = cut;
-        out.base.stride = strides[cut] * extents[cut];
-        if let [only] = ranges[cut].as_slice() {
-            // Whole dims around it, and one more that may be cut, repeat its run at one distance.
-            let (offset, bytes) = runs(only);
-            let mut count = 1;
-            while walked > 0 && whole(walked - 1) {
-                walked -= 1;
-                count *= extents[walked];
-            }
-            if walked > 0 {
-                walked -= 1;
-                let item = |r: &Range<u64>| (offset + r.start * strides[walked], bytes, (r.end - r.start) * count);
-                out.inner = ranges[walked].iter().map(item).collect();
-            } else {
-                out.inner = vec![(offset, bytes, count)];
-            }
-        } else {
-            out.inner = ranges[cut].iter().map(|r| (runs(r).0, runs(r).1, 1)).collect();
-        }
-        out.outer = (0..walked).map(|i| (ranges[i].clone(), strides[i])).collect();
-        out.at = Some(out.outer.iter().map(|(r, _)| (0, r[0].start)).collect());
-        out
-    }
-
-    fn raw(&mut self) -> Option<Slice> {
-        let at = self.at.as_mut()?;
-        let (offset, bytes, count) = self.inner[self.next_inner];
-        let outer: u64 = at.iter().zip(&self.outer).map(|((_, i), (_, stride))| i * stride).sum();
-        let stride = if count == 1 { bytes } else { self.base.stride };
-        let slice = Slice { offset: self.base.offset + outer + offset, bytes, count, stride, ..self.base };
-        self.next_inner += 1;
-        if self.next_inner == self.inner.len() {
-            self.next_inner = 0;
-            if !advance(at, &self.outer) {
-                self.at = None;
-            }
-        }
-        Some(slice)
-    }
-}
-
-/// Moves to the next outer position; `false` at the end.
-fn advance(at: &mut [(usize, u64)], outer: &[(Vec<Range<u64>>, u64)]) -> bool {
-    for ((range, i), (ranges, _)) in at.iter_mut().zip(outer).rev() {
-        if *i + 1 < ranges[*range].end {
-            *i += 1;
-            return true;
-        }
-        if *range + 1 < ranges.len() {
-            *range += 1;
-            *i = ranges[*range].start;
-            return true;
-        }
-        (*range, *i) = (0, ranges[0].start);
-    }
-    false
-}
-
-/// `a` and `b` as one slice, if they are runs at one distance.
-fn joined(a: &Slice, b: &Slice) -> Option<Slice> {
-    if a.count == 1 && b.count == 1 && b.offset == a.offset + a.bytes {
-        let bytes = a.bytes + b.bytes;
-        return Some(Slice { bytes, stride: bytes, ..*a });
-    }
-    let stride = if a.count > 1 { a.stride } else { b.offset.checked_sub(a.offset)? };
-    let follows = b.offset == a.offset + a.count * stride && (b.count == 1 || b.stride == stride);
-    (a.bytes == b.bytes && stride > 0 && follows).then(|| Slice { count: a.count + b.count, stride, ..*a })
-}
-
-impl Iterator for Slices {
-    type Item = Slice;
-
-    fn next(&mut self) -> Option<Slice> {
-        let mut current = match self.pending.take() {
-            Some(s) => s,
-            None => self.raw()?,
-        };
-        while let Some(next) = self.raw() {
-            match joined(&current, &next) {
-                Some(both) => current = both,
-                None => {
-                    self.pending = Some(next);
-                    break;
-                }
-            }
-        }
-        Some(current)
-    }
+        Layout::Rows => String::new(),
+    };
+    let whole = format!("{ty}: {n} columns over {size} ranks of {axis} in units of {unit} cut {} blocks", ty.elem);
+    let help = if n.is_multiple_of(granule) {
+        format!("split it as {}/{axis}:{granule}, split another dim, or replicate it", dim.extent)
+    } else {
+        "split another dim, or replicate it".into()
+    };
+    Err(Diagnostic::new("shard-cuts-block", format!("{whole} of {granule}{repacked}")).help(help))
 }

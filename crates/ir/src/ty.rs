@@ -158,13 +158,64 @@ impl Extent {
     }
 }
 
-/// One dim: its extent and the mesh axis it is split over, if any.
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Extent::Const(n) => write!(f, "{n}"),
+            Extent::Sym(s) => write!(f, "{s}"),
+            Extent::Joined(p) => {
+                let parts: Vec<String> = p.iter().map(|(n, s)| format!("{n}: {s}")).collect();
+                write!(f, "{{{}}}", parts.join(", "))
+            }
+        }
+    }
+}
+
+/// How a dim is split: the ranks of an axis hold consecutive parts of whole units (piece by piece for joined dims), as
+/// equal as units allow, larger parts first.
+///
+/// Dims that an op takes for one dim are cut alike, whatever their elements are, so the unit is part of the type: a
+/// stored block of 32 is cut like the 32 columns of the activation that meets them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Split {
+    /// The mesh axis.
+    pub axis: Axis,
+    /// Entries that stay together; 1 unless parts would differ by it ([`crate::shard_map::canonical`]).
+    pub unit: u64,
+}
+
+impl Split {
+    /// A split over `axis` in units of `unit` entries.
+    pub fn new(axis: &str, unit: u64) -> Self {
+        Split { axis: axis.into(), unit }
+    }
+}
+
+impl From<Axis> for Split {
+    fn from(axis: Axis) -> Self {
+        Split { axis, unit: 1 }
+    }
+}
+
+impl From<&str> for Split {
+    fn from(axis: &str) -> Self {
+        Split::new(axis, 1)
+    }
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.unit == 1 { write!(f, "{}", self.axis) } else { write!(f, "{}:{}", self.axis, self.unit) }
+    }
+}
+
+/// One dim: its extent and how it is split, if it is.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Dim {
     /// Global size.
     pub extent: Extent,
-    /// The mesh axis whose ranks hold consecutive parts (piece by piece for joined dims), or `None`: whole on each rank.
-    pub split: Option<Axis>,
+    /// How ranks hold parts of it, or `None`: whole on each rank.
+    pub split: Option<Split>,
 }
 
 impl Dim {
@@ -176,6 +227,11 @@ impl Dim {
     /// A symbolic, unsplit dim.
     pub fn sym(s: &str) -> Self {
         Dim { extent: Extent::Sym(s.into()), split: None }
+    }
+
+    /// The axis it is split over, if it is.
+    pub fn axis(&self) -> Option<&Axis> {
+        self.split.as_ref().map(|s| &s.axis)
     }
 
     /// A joined, unsplit dim.
@@ -204,18 +260,10 @@ impl From<Vec<(Piece, u64)>> for Dim {
 
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.extent {
-            Extent::Const(n) => write!(f, "{n}")?,
-            Extent::Sym(s) => write!(f, "{s}")?,
-            Extent::Joined(p) => {
-                let parts: Vec<String> = p.iter().map(|(n, s)| format!("{n}: {s}")).collect();
-                write!(f, "{{{}}}", parts.join(", "))?;
-            }
+        match &self.split {
+            Some(s) => write!(f, "{}/{s}", self.extent),
+            None => write!(f, "{}", self.extent),
         }
-        if let Some(a) = &self.split {
-            write!(f, "/{a}")?;
-        }
-        Ok(())
     }
 }
 

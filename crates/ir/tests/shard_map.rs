@@ -6,7 +6,7 @@ use common::ty;
 use glmc_ir::graph::Span;
 use glmc_ir::plan::Slice;
 use glmc_ir::shard_map::{CODES, Shard, largest_bytes, rank_count, recipe_slices};
-use glmc_ir::ty::{Axis, Dim, Elem, Extent, SymValues, TensorType};
+use glmc_ir::ty::{Axis, Dim, Elem, Extent, Split, SymValues, TensorType};
 use indexmap::IndexMap;
 use proptest::prelude::*;
 
@@ -71,7 +71,13 @@ fn uneven_parts_go_by_the_granule_and_earlier_ranks_get_more() {
         (0..n).map(of).collect()
     };
     assert_eq!(shapes("f32[7/tp, 2]", 3), [[3, 2], [2, 2], [2, 2]]);
-    assert_eq!(shapes("q4_K[2, 768/tp] rows", 2), [[2, 512], [2, 256]]);
+    assert_eq!(shapes("q4_K[2, 768/tp:256] rows", 2), [[2, 512], [2, 256]]);
+    // What meets it is cut alike, whatever its own blocks are.
+    assert_eq!(shapes("f32[2, 768/tp:256]", 2), [[2, 512], [2, 256]]);
+    assert_eq!(shapes("f32[10/tp:4]", 2), [[8], [2]]);
+    // Fewer units than ranks: the last ranks hold nothing.
+    assert_eq!(shapes("f32[3/tp, 2]", 4), [[1, 2], [1, 2], [1, 2], [0, 2]]);
+    assert_eq!(shapes("q4_K[2, 256/tp:256] rows", 2), [[2, 256], [2, 0]]);
     assert_eq!(shapes("q4_K[6/tp, 256] rows", 4), [[2, 256], [2, 256], [1, 256], [1, 256]]);
     let bounds = SymValues::default().with("S", 5);
     assert_eq!(largest_bytes(&ty("f32[S/tp, 2]"), &mesh(&[("tp", 2)]), &bounds), Ok(24));
@@ -86,10 +92,10 @@ fn each_refusal_has_its_code() {
         ("shard-type", "f32[S]", &[]),
         ("shard-type", "q8_0[31] rows", &[]),
         ("shard-type", "f32[4294967296, 4294967296, 2]", &[]),
-        ("shard-empty", "f32[3/tp]", &[("tp", 4)]),
-        ("shard-empty", "f32[{a: 8, b: 3}/tp]", &[("tp", 4)]),
+        ("split-unit", "f32[3/tp:0]", &[("tp", 4)]),
+        ("shard-cuts-block", "q4_K[2, 768/tp] rows", &[("tp", 2)]),
         ("shard-cuts-block", "q4_K[4, 2048/tp] rows", &[("tp", 16)]),
-        ("shard-cuts-block", "q8_0[4, {a: 48, b: 48}/tp] rows", &[("tp", 2)]),
+        ("shard-cuts-block", "q8_0[4, {a: 32, b: 64}/tp] rows", &[("tp", 2)]),
     ];
     let mut text = String::new();
     for (code, t, axes) in cases {
@@ -105,7 +111,7 @@ fn each_refusal_has_its_code() {
     insta::assert_snapshot!(text);
 }
 
-/// A type of small dims, split at random over two axes, with sizes that each split leaves something for every rank.
+/// A type of small dims, split at random over two axes, in units of one or two granules.
 fn split_type() -> impl Strategy<Value = (TensorType, Mesh)> {
     let dim = (1u64..4, 0u64..5, any::<bool>(), 1u64..4);
     let elems = prop::sample::select(vec!["f32", "bf16", "q8_0", "q4_0", "nvfp4"]);
@@ -127,7 +133,9 @@ fn split_type() -> impl Strategy<Value = (TensorType, Mesh)> {
                 } else {
                     Extent::Const(size(1))
                 };
-                Dim { extent, split: axis.map(Into::into) }
+                // Every second split is in units of two granules.
+                let split = axis.map(|a| Split::new(a, unit * (1 + more % 2)));
+                Dim { extent, split }
             });
             (TensorType::new(elem, dims), mesh(&[("tp", tp), ("ep", ep)]))
         },
@@ -179,7 +187,7 @@ proptest! {
             }
             prop_assert_eq!(at.next(), None);
         }
-        let used: u64 = t.dims.iter().filter_map(|d| d.split.as_ref()).map(|a| mesh[a]).product();
+        let used: u64 = t.dims.iter().filter_map(Dim::axis).map(|a| mesh[a]).product();
         prop_assert!(owners.iter().all(|n| *n == ranks / used), "{} {:?} {:?}", t, mesh, owners);
     }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 use glmc_ir::diag::{Diagnostic, Diagnostics};
 use glmc_ir::graph::Module;
 
+use crate::egraph::Saturated;
+
 /// A named rewrite of a module that keeps its meaning.
 pub trait Pass {
     /// Kebab-case: CLI name, dump suffix, test folder, timing row.
@@ -29,13 +31,15 @@ pub struct PassCx {
     fuel: Option<u64>,
     /// Rewrites made so far.
     pub rewrites: u64,
+    /// What saturation found, function by function.
+    pub saturated: Vec<Saturated>,
 }
 
 impl PassCx {
     /// A context whose heuristic choices stop after `fuel` of them; `None` never stops. Bisecting `fuel` finds the
     /// rewrite that breaks a model.
     pub fn new(fuel: Option<u64>) -> Self {
-        PassCx { fuel, rewrites: 0 }
+        PassCx { fuel, rewrites: 0, saturated: Vec::new() }
     }
 
     /// Whether an optional rewrite may be made; counts it if so.

@@ -5,18 +5,26 @@ use std::time::Instant;
 use glmc_ir::graph::Module;
 
 use crate::canonicalise::Canonicalise;
-use crate::lower;
+use crate::egraph::Saturate;
+use crate::lower::{self, Lowered};
 use crate::pass::{Pass, PassCx, PassError, Timing};
 use crate::schedule::{self, EntryInfo, Scheduled};
 
 /// The module passes in order.
 pub fn passes() -> Vec<Box<dyn Pass>> {
-    vec![Box::new(Canonicalise)]
+    vec![Box::new(Canonicalise), Box::new(Saturate::default())]
 }
+
+/// The stage before all passes.
+pub const LIFT: &str = "lift";
+/// The stage at which functions are launches.
+pub const LOWER: &str = "lower";
+/// The stage at which there is a plan.
+pub const SCHEDULE: &str = "schedule";
 
 /// The names of all stages that `--emit after=NAME` knows, in order.
 pub fn stages() -> Vec<&'static str> {
-    std::iter::once("lift").chain(passes().iter().map(|p| p.name())).chain(["schedule"]).collect()
+    std::iter::once(LIFT).chain(passes().iter().map(|p| p.name())).chain([LOWER, SCHEDULE]).collect()
 }
 
 /// What compiling gave, besides the plan's parts.
@@ -24,12 +32,16 @@ pub fn stages() -> Vec<&'static str> {
 pub struct Compiled {
     /// The module after the last module pass.
     pub module: Module,
+    /// Its functions as launches.
+    pub lowered: Vec<Lowered>,
     /// The plan's parts.
     pub scheduled: Scheduled,
     /// Times of passes and verifications.
     pub timings: Vec<Timing>,
     /// Rewrites made.
     pub rewrites: u64,
+    /// What saturation found, function by function: programs, costs, rules.
+    pub saturated: Vec<crate::egraph::Saturated>,
 }
 
 /// Shown each module stage as it is reached: its name and the module.
@@ -42,8 +54,8 @@ pub type Emit<'a> = &'a mut dyn FnMut(&str, &Module);
 pub fn run(lifted: Module, entries: &[EntryInfo], fuel: Option<u64>, emit: Emit<'_>) -> Result<Compiled, PassError> {
     let mut cx = PassCx::new(fuel);
     let mut timings = Vec::new();
-    verify("lift", &lifted, &mut timings)?;
-    emit("lift", &lifted);
+    verify(LIFT, &lifted, &mut timings)?;
+    emit(LIFT, &lifted);
     let mut module = lifted;
     for pass in passes() {
         let start = Instant::now();
@@ -57,12 +69,12 @@ pub fn run(lifted: Module, entries: &[EntryInfo], fuel: Option<u64>, emit: Emit<
         let pass = pass.to_owned();
         move |error| PassError::Failed { pass, error }
     };
-    let lowered = lower::lower(&module, &mut cx).map_err(failed("lower"))?;
-    timings.push(Timing { name: "lower".into(), time: start.elapsed() });
+    let lowered = lower::lower(&module, &mut cx).map_err(failed(LOWER))?;
+    timings.push(Timing { name: LOWER.into(), time: start.elapsed() });
     let start = Instant::now();
-    let scheduled = schedule::schedule(&module, &lowered, entries).map_err(failed("schedule"))?;
-    timings.push(Timing { name: "schedule".into(), time: start.elapsed() });
-    Ok(Compiled { module, scheduled, timings, rewrites: cx.rewrites })
+    let scheduled = schedule::schedule(&module, &lowered, entries).map_err(failed(SCHEDULE))?;
+    timings.push(Timing { name: SCHEDULE.into(), time: start.elapsed() });
+    Ok(Compiled { module, lowered, scheduled, timings, rewrites: cx.rewrites, saturated: cx.saturated })
 }
 
 fn verify(pass: &str, m: &Module, timings: &mut Vec<Timing>) -> Result<(), PassError> {

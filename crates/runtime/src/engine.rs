@@ -8,7 +8,7 @@ use glmc_ir::ty::SymValues;
 
 use crate::device::cpu::{CpuDevice, Observer};
 use crate::error::RuntimeError;
-use crate::load::Loaded;
+use crate::load::{Loaded, check_engine};
 
 /// A live sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,7 +29,10 @@ pub struct Engine {
     loaded: Loaded,
     device: CpuDevice,
     seqs: Vec<Option<Vec<i32>>>,
+    /// Rows that ended sequences gave back.
     free: Vec<i32>,
+    /// Rows that no sequence ever had: handed out low rows first, so that a pool becomes resident from its start.
+    fresh: std::ops::Range<i32>,
     chunk: u64,
 }
 
@@ -37,14 +40,14 @@ impl Engine {
     /// An engine with empty caches.
     ///
     /// # Errors
-    /// Memory that cannot be had.
+    /// A plan whose phases or sizes do not fit the engine, or memory that the system does not give.
     pub fn new(loaded: Loaded) -> Result<Self, RuntimeError> {
+        check_engine(&loaded.plan, &loaded.dir)?;
         let device = CpuDevice::new(&loaded.plan)?;
         let rows = i32::try_from(loaded.plan.limits.cache_rows)
             .map_err(|_| RuntimeError::Request("a cache of more than 2^31 rows".into()))?;
         let chunk = loaded.plan.limits.chunk;
-        // Handed out from the end: low rows first.
-        Ok(Engine { loaded, device, seqs: Vec::new(), free: (0..rows).rev().collect(), chunk })
+        Ok(Engine { loaded, device, seqs: Vec::new(), free: Vec::new(), fresh: 0..rows, chunk })
     }
 
     /// The plan that runs.
@@ -96,7 +99,7 @@ impl Engine {
 
     /// Tokens that still fit: what the context and the free rows allow.
     pub fn room(&self, seq: SeqId) -> usize {
-        (self.loaded.plan.limits.ctx as usize).saturating_sub(self.len(seq)).min(self.free.len())
+        (self.loaded.plan.limits.ctx as usize).saturating_sub(self.len(seq)).min(self.free.len() + self.fresh.len())
     }
 
     fn rows(&self, seq: SeqId) -> Result<&Vec<i32>, RuntimeError> {
@@ -156,6 +159,18 @@ impl Engine {
     /// More sequences than the plan's largest bucket, one sequence twice, an id outside the vocabulary, no room, or a
     /// launch that failed.
     pub fn decode(&mut self, next: &[(SeqId, u32)]) -> Result<Vec<f32>, RuntimeError> {
+        self.decode_observed(next, None)
+    }
+
+    /// [`Engine::decode`], showing every output of every step.
+    ///
+    /// # Errors
+    /// As for [`Engine::decode`].
+    pub fn decode_observed(
+        &mut self,
+        next: &[(SeqId, u32)],
+        see: Option<Observer<'_>>,
+    ) -> Result<Vec<f32>, RuntimeError> {
         for (i, (seq, token)) in next.iter().enumerate() {
             self.check(*seq, &[*token])?;
             if next[..i].iter().any(|(s, _)| s == seq) {
@@ -174,7 +189,7 @@ impl Engine {
             out: (0..next.len() as i32).chain(vec![-1; pad]).collect(),
         };
         let grown = next.iter().try_for_each(|(s, _)| self.grow(*s, 1));
-        let result = grown.and_then(|()| self.run(index, &batch, None));
+        let result = grown.and_then(|()| self.run(index, &batch, see));
         if result.is_err() {
             next.iter().zip(&starts).for_each(|((s, _), at)| self.shrink(*s, *at));
         }
@@ -204,11 +219,14 @@ impl Engine {
     }
 
     fn grow(&mut self, seq: SeqId, n: usize) -> Result<(), RuntimeError> {
-        let at =
-            self.free.len().checked_sub(n).ok_or_else(|| RuntimeError::Context("the cache has no free rows".into()))?;
-        let rows = self.free.split_off(at);
+        if self.free.len() + self.fresh.len() < n {
+            return Err(RuntimeError::Context("the cache has no free rows".into()));
+        }
         if let Some(s) = self.seqs.get_mut(seq.0).and_then(Option::as_mut) {
-            s.extend(rows.into_iter().rev());
+            let back = self.free.split_off(self.free.len().saturating_sub(n));
+            let missing = n - back.len();
+            s.extend(back.into_iter().rev());
+            s.extend(self.fresh.by_ref().take(missing));
         }
         Ok(())
     }

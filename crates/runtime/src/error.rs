@@ -31,6 +31,16 @@ pub enum RuntimeError {
     /// A sequence is longer than the plan allows, or the cache has no free rows.
     #[error("{0}")]
     Context(String),
+    /// Memory that the system does not give.
+    #[error("{what} needs {bytes} bytes of memory, which the system does not give; {help}")]
+    Memory {
+        /// What it is for.
+        what: String,
+        /// Bytes needed.
+        bytes: u64,
+        /// What to do.
+        help: &'static str,
+    },
     /// A launch failed.
     #[error("step `{step}` ({kernel}): {source}")]
     Kernel {
@@ -47,6 +57,17 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
+    /// Sizes that compilation chose are too large for this machine.
+    pub(crate) fn memory(what: impl Into<String>, bytes: u64) -> Self {
+        let help = "free memory, or compile with a smaller --ctx, --cache or --max-batch";
+        RuntimeError::Memory { what: what.into(), bytes, help }
+    }
+
+    /// The model itself is too large for this machine.
+    pub(crate) fn weight_memory(what: impl Into<String>, bytes: u64) -> Self {
+        RuntimeError::Memory { what: what.into(), bytes, help: "free memory, or use a smaller model" }
+    }
+
     pub(crate) fn io(path: &std::path::Path, e: &std::io::Error) -> Self {
         RuntimeError::Io { path: path.into(), message: e.to_string() }
     }

@@ -3,6 +3,7 @@
 
 pub mod device;
 pub mod engine;
+mod engine_can_run;
 mod error;
 pub mod load;
 mod map;

@@ -59,8 +59,21 @@ pub const PLAN: &str = "plan.json";
 /// Reads a file of a plan and compares it with the plan's manifest.
 ///
 /// # Errors
-/// No manifest, a file that is not in it, or one that has changed since the plan was written.
+/// No manifest, a file that is not in it, or one that is gone or has changed since the plan was written.
 pub fn read_sealed(dir: &Path, name: &str) -> Result<Vec<u8>, RuntimeError> {
+    let path = dir.join(name);
+    read_sealed_if_any(dir, name)?.ok_or_else(|| RuntimeError::Plan {
+        path,
+        code: "plan-incomplete",
+        message: "is not in the plan's manifest; compile the model again".into(),
+    })
+}
+
+/// [`read_sealed`] of a file that not every plan has: `None` if the plan was made without it.
+///
+/// # Errors
+/// As for [`read_sealed`].
+pub fn read_sealed_if_any(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, RuntimeError> {
     let path = dir.join(name);
     let refuse =
         |path: &Path, code, message: &str| RuntimeError::Plan { path: path.into(), code, message: message.into() };
@@ -81,9 +94,11 @@ pub fn read_sealed(dir: &Path, name: &str) -> Result<Vec<u8>, RuntimeError> {
             "was edited after the plan was made; compile the model again",
         ));
     }
-    let Some(hash) = manifest.files.get(name) else {
-        return Err(refuse(&path, "plan-incomplete", "is not in the plan's manifest; compile the model again"));
-    };
+    let Some(hash) = manifest.files.get(name) else { return Ok(None) };
+    if !path.exists() {
+        let what = "is missing: the plan was made with this file; put it back or compile the model again";
+        return Err(refuse(&path, "plan-incomplete", what));
+    }
     let bytes = read_bounded(&path, MAX_PLAN_BYTES)?;
     if glmc_content::hash(&bytes) != *hash {
         return Err(refuse(
@@ -92,7 +107,7 @@ pub fn read_sealed(dir: &Path, name: &str) -> Result<Vec<u8>, RuntimeError> {
             "was cut short or edited after the plan was made; compile the model again",
         ));
     }
-    Ok(bytes)
+    Ok(Some(bytes))
 }
 
 /// Reads and verifies the plan of `dir`, not its weight files.
@@ -140,9 +155,21 @@ pub fn parse_plan(text: &[u8], path: &Path) -> Result<Plan, RuntimeError> {
 /// Reads a plan and maps the weight files it names.
 ///
 /// # Errors
-/// See [`read_plan`]; also a weight file that is missing or is not the one the plan was made from.
+/// See [`read_plan`]; also a plan whose phases or sizes the engine cannot run, and a weight file that is missing or is
+/// not the one the plan was made from.
 pub fn load(dir: &Path) -> Result<Loaded, RuntimeError> {
-    map_weights(read_plan(dir)?, dir)
+    let plan = read_plan(dir)?;
+    check_engine(&plan, dir)?;
+    map_weights(plan, dir)
+}
+
+/// Refuses a plan that the verifier accepts and the engine cannot run.
+pub(crate) fn check_engine(plan: &Plan, dir: &Path) -> Result<(), RuntimeError> {
+    crate::engine_can_run::engine_can_run(plan).map_err(|what| RuntimeError::Plan {
+        path: dir.join(PLAN),
+        code: "plan-invalid",
+        message: format!("was edited or damaged: the plan {what}; compile the model again"),
+    })
 }
 
 /// Maps the weight files of a plan that passed its checks.
@@ -251,7 +278,10 @@ impl Weights {
             files.get(part).and_then(|f| f.bytes().get(start..end)).ok_or_else(outside)?;
             return Ok(Bytes::Mapped { part, start, end });
         }
+        let bytes = slices.iter().map(|s| s.bytes.saturating_mul(s.count)).fold(0, u64::saturating_add);
         let mut out = Vec::new();
+        out.try_reserve_exact(usize::try_from(bytes).unwrap_or(usize::MAX))
+            .map_err(|_| RuntimeError::weight_memory(format!("weight `{}`", recipe.name), bytes))?;
         for s in slices {
             let file = files.get(s.part as usize).ok_or_else(outside)?.bytes();
             for i in 0..s.count {

@@ -19,14 +19,19 @@ impl Mapped {
     /// Maps `path`.
     ///
     /// # Errors
-    /// The file cannot be opened or mapped.
+    /// The file cannot be opened or mapped, or there is no room in the address space for it.
     pub(crate) fn open(path: &Path) -> Result<Self, RuntimeError> {
         let file = File::open(path).map_err(|e| RuntimeError::io(path, &e))?;
         // SAFETY: the mapping is private to this process and only read. The contents may change if another process
         // writes the file; the bytes are weights, for which every bit pattern is a valid value, so no invariant of ours
         // depends on them.
-        let map = unsafe { Mmap::map(&file) }.map_err(|e| RuntimeError::io(path, &e))?;
-        Ok(Mapped(map))
+        let map = unsafe { Mmap::map(&file) };
+        map.map(Mapped).map_err(|e| match (e.kind(), file.metadata()) {
+            (std::io::ErrorKind::OutOfMemory, Ok(m)) => {
+                RuntimeError::weight_memory(format!("the mapping of {}", path.display()), m.len())
+            }
+            _ => RuntimeError::io(path, &e),
+        })
     }
 
     /// The file's bytes.

@@ -145,7 +145,7 @@ pub fn join_path(path: &str, name: &str) -> String {
 }
 
 /// For each value the index of the last instruction that reads it; results live to the end.
-fn last_uses(f: &Function) -> HashMap<Value, usize> {
+pub(crate) fn last_uses(f: &Function) -> HashMap<Value, usize> {
     let mut last = HashMap::new();
     for (at, inst) in f.body.iter().enumerate() {
         for a in &f.insts[*inst].args {

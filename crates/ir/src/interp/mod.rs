@@ -1,10 +1,12 @@
 //! Owns the reference interpreters: machines with one meaning, written for clarity and shared with no device.
 //!
 //! - [`global`]: whole tensors, op by op: graph and sharded level (a collective is the identity on the value).
+//! - [`ranks`]: N simulated ranks, each with its own parts: sharded level.
 //! - [`plan`]: bytes in buffers, launch by launch, by each contract's meaning.
 
 pub mod global;
 pub mod plan;
+pub mod ranks;
 
 use crate::ty::Elem;
 

@@ -1,18 +1,21 @@
 //! Owns the interpreter of the plan level: bytes in buffers, launch by launch, each by its contract's meaning.
 //!
 //! Memory is modelled element by element and starts as poison. Reading an element that no launch wrote, or that a later
-//! write has partly covered, is an error, so a disconnected output or a stale buffer cannot pass. One rank only so far:
-//! ranks above the first are refused.
+//! write has partly covered, is an error, so a disconnected output or a stale buffer cannot pass. Each rank has memory of
+//! its own; all run the one step list, and only a collective reads more than one rank's memory.
 
-use crate::entities::{BufId, StateId};
-use crate::graph::Module;
-use crate::kernel::Access;
-use crate::plan::{Arg, Mem, Phase, Plan};
+use std::collections::HashMap;
+
+use crate::entities::{BufId, StateId, Value};
+use crate::graph::{Function, InstKind, Module};
+use crate::kernel::{Access, collective_of};
+use crate::plan::{Arg, Mem, Phase, Plan, Step};
 use crate::tensor::{Data, EvalError, Tensor, concrete};
 use crate::ty::{Elem, SymValues, TensorType};
 
 use super::Arith;
 use super::global::{Interp, NoWeights};
+use super::ranks::{World, eval_on, exchange};
 
 /// Reads the bytes of a slice of the weight files.
 pub trait SliceSource {
@@ -86,114 +89,174 @@ pub struct PlanInterp<'a> {
     plan: &'a Plan,
     arith: Arith,
     files: &'a dyn SliceSource,
-    states: Vec<Tensor>,
+    /// For each pool each rank's part.
+    states: Vec<Vec<Tensor>>,
     observer: Option<StepObserver<'a>>,
+}
+
+/// One run of a phase.
+struct Run<'r> {
+    phase: &'r Phase,
+    world: World<'r>,
+    /// For each parameter each rank's part.
+    params: Vec<Vec<Tensor>>,
+    arenas: Vec<Memory>,
 }
 
 impl<'a> PlanInterp<'a> {
     /// An interpreter with poisoned cache pools.
     ///
     /// # Errors
-    /// A plan for several ranks, or a pool whose size is not constant.
+    /// A mesh of another number of ranks than the target's, or a pool whose size is not constant.
     pub fn new(plan: &'a Plan, arith: Arith, files: &'a dyn SliceSource) -> Result<Self, EvalError> {
-        if plan.target.ranks != 1 {
-            return Err(EvalError::new("the plan interpreter runs one rank"));
-        }
         let none = SymValues::default();
-        let states = plan.states.values().map(|s| Tensor::poison(&s.ty, &none)).collect::<Result<_, _>>()?;
+        let world = World { mesh: &plan.mesh, syms: &none };
+        let ranks = world.ranks()?;
+        if ranks != u64::from(plan.target.ranks) {
+            return Err(EvalError::new(format!("a mesh of {ranks} ranks for {}", plan.target.ranks)));
+        }
+        let poison = |s: &crate::plan::State| {
+            (0..ranks).map(|r| Tensor::poison(&world.local(&s.ty, r)?, &none)).collect::<Result<Vec<_>, EvalError>>()
+        };
+        let states = plan.states.values().map(poison).collect::<Result<_, _>>()?;
         Ok(PlanInterp { plan, arith, files, states, observer: None })
     }
 
-    /// The same, showing the outputs of each step to `f`.
+    /// The same, showing the outputs of each step, put together, to `f`.
     pub fn observe(mut self, f: StepObserver<'a>) -> Self {
         self.observer = Some(f);
         self
     }
 
-    /// Runs one phase at the symbol values `syms` with `params` in order; returns the phase's results in order.
+    /// Runs one phase at the symbol values `syms` with whole `params` in order; returns the phase's whole results in
+    /// order.
     ///
     /// # Errors
-    /// Poison that is read, memory out of bounds, parameters of another shape, an op without an answer. The message
-    /// names the step.
+    /// Poison that is read, memory out of bounds, parameters of another shape, an op without an answer, copies of ranks
+    /// that differ. The message names the step.
     pub fn run(&mut self, phase: &Phase, syms: &SymValues, params: &[Tensor]) -> Result<Vec<Tensor>, EvalError> {
         if params.len() != phase.params.len() {
             return Err(EvalError::new(format!("{} parameters for {}", params.len(), phase.params.len())));
         }
+        let plan = self.plan;
+        let world = World { mesh: &plan.mesh, syms };
+        let mut own = Vec::with_capacity(params.len());
         for (p, t) in phase.params.values().zip(params) {
             if concrete(&p.ty, syms)? != t.shape {
                 return Err(EvalError::new(format!("parameter `{}` is {}, found {:?}", p.name, p.ty, t.shape)));
             }
+            own.push(world.cut(t, &p.ty)?);
         }
-        let mut arena = Memory::new(phase.arena_bytes);
+        let arenas = (0..world.ranks()?).map(|_| Memory::new(phase.arena_bytes)).collect();
+        let mut run = Run { phase, world, params: own, arenas };
         for (i, step) in phase.steps.iter().enumerate() {
-            let at = |e: EvalError| EvalError::new(format!("step {i} `{}`: {e}", step.name));
-            let inputs: Vec<&Arg> = step.args.iter().filter(|a| a.access != Access::Write).collect();
-            let types: Vec<&TensorType> = inputs.iter().map(|a| &a.ty).collect();
-            let meaning = step.kernel.meaning(&types).map_err(|d| at(EvalError::new(d.message)))?;
-            let values = inputs
-                .iter()
-                .map(|a| {
-                    self.read(phase, &arena, params, a.mem, &a.ty, syms)
-                        .map_err(|e| EvalError::new(format!("`{}`: {e}", a.name)))
-                })
-                .collect::<Result<Vec<_>, _>>()
-                .map_err(at)?;
-            let mut module = Module::default();
-            let func = module.funcs.push(meaning);
-            let results = Interp::new(&module, self.arith, syms.clone(), &NoWeights).run(func, values).map_err(at)?;
-            let targets = step.args.iter().filter(|a| a.access == Access::Update);
-            let targets: Vec<&Arg> = targets.chain(step.args.iter().filter(|a| a.access == Access::Write)).collect();
-            for (arg, value) in targets.iter().zip(results) {
-                if let Some(see) = self.observer.as_mut() {
-                    see(i, arg, &value);
-                }
-                self.write(phase, &mut arena, arg, value).map_err(at)?;
-            }
+            self.step(&mut run, i, step).map_err(|e| EvalError::new(format!("step {i} `{}`: {e}", step.name)))?;
         }
         let result = |r: &crate::plan::PhaseResult| {
-            self.read(phase, &arena, params, r.mem, &r.ty, syms)
-                .map_err(|e| EvalError::new(format!("result `{}`: {e}", r.name)))
+            let parts = self.read_all(&run, r.mem, &r.ty).and_then(|parts| run.world.whole(parts, &r.ty));
+            parts.map_err(|e| EvalError::new(format!("result `{}`: {e}", r.name)))
         };
         phase.results.iter().map(result).collect()
     }
 
-    fn read(
+    fn step(&mut self, run: &mut Run<'_>, i: usize, step: &Step) -> Result<(), EvalError> {
+        let inputs: Vec<&Arg> = step.args.iter().filter(|a| a.access != Access::Write).collect();
+        let types: Vec<&TensorType> = inputs.iter().map(|a| &a.ty).collect();
+        let meaning = step.kernel.meaning_on(&types, &self.plan.mesh).map_err(|d| EvalError::new(d.message))?;
+        let values = inputs
+            .iter()
+            .map(|a| self.read_all(run, a.mem, &a.ty).map_err(|e| EvalError::new(format!("`{}`: {e}", a.name))))
+            .collect::<Result<Vec<Vec<Tensor>>, _>>()?;
+        let results = self.launch(run, meaning, values)?;
+        let targets = step.args.iter().filter(|a| a.access == Access::Update);
+        let targets: Vec<&Arg> = targets.chain(step.args.iter().filter(|a| a.access == Access::Write)).collect();
+        for (arg, parts) in targets.iter().zip(results) {
+            if let Some(see) = self.observer.as_mut() {
+                see(i, arg, &run.world.whole(parts.clone(), &arg.ty)?);
+            }
+            for (rank, part) in parts.into_iter().enumerate() {
+                self.write(run, rank, arg, part)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every rank's parts of the results of a contract's meaning.
+    fn launch(
         &self,
-        phase: &Phase,
-        arena: &Memory,
-        params: &[Tensor],
-        mem: Mem,
-        ty: &TensorType,
-        syms: &SymValues,
-    ) -> Result<Tensor, EvalError> {
-        let shape = concrete(ty, syms)?;
+        run: &Run<'_>,
+        meaning: Function,
+        values: Vec<Vec<Tensor>>,
+    ) -> Result<Vec<Vec<Tensor>>, EvalError> {
+        let world = &run.world;
+        if let (Some(c), [x], [r]) = (collective_of(&meaning), values.as_slice(), meaning.results.as_slice()) {
+            let parts = exchange(&c, meaning.ty(meaning.params[0]), meaning.ty(r.1), world, x)?;
+            let kept = parts.into_iter().map(|t| self.arith.keep(t, meaning.ty(r.1).elem)).collect();
+            return Ok(vec![kept]);
+        }
+        let mut out = vec![Vec::new(); meaning.results.len()];
+        let ranks = world.ranks()?;
+        let mut module = Module::default();
+        let func = module.funcs.push(meaning);
+        for rank in 0..ranks {
+            let own = values.iter().map(|parts| parts[rank as usize].clone()).collect();
+            // Without a mesh nothing is placed, and parts are values.
+            let made = if world.mesh.is_empty() {
+                Interp::new(&module, self.arith, world.syms.clone(), &NoWeights).run(func, own)?
+            } else {
+                self.on_rank(world, rank, &module.funcs[func], own)?
+            };
+            made.into_iter().zip(&mut out).for_each(|(t, out)| out.push(t));
+        }
+        Ok(out)
+    }
+
+    /// A meaning on one rank's parts.
+    fn on_rank(&self, world: &World<'_>, rank: u64, f: &Function, own: Vec<Tensor>) -> Result<Vec<Tensor>, EvalError> {
+        let mut env: HashMap<Value, Tensor> = f.params.iter().copied().zip(own).collect();
+        let lost = || EvalError::new("a meaning reads a value that it does not make");
+        for inst in &f.body {
+            let data = &f.insts[*inst];
+            let InstKind::Op(op) = &data.kind else { return Err(EvalError::new("a meaning calls")) };
+            let types: Vec<&TensorType> = data.args.iter().map(|a| f.ty(*a)).collect();
+            let args = data.args.iter().map(|a| env.get(a).ok_or_else(lost)).collect::<Result<Vec<_>, _>>()?;
+            let made = eval_on(op, &types, world, rank, &args)?;
+            for (r, t) in data.results.iter().zip(made) {
+                let elem = world.local(f.ty(*r), rank)?.elem;
+                env.insert(*r, self.arith.keep(t, elem));
+            }
+        }
+        f.results.iter().map(|(_, v)| env.get(v).cloned().ok_or_else(lost)).collect()
+    }
+
+    fn read_all(&self, run: &Run<'_>, mem: Mem, ty: &TensorType) -> Result<Vec<Tensor>, EvalError> {
+        (0..run.arenas.len()).map(|rank| self.read(run, rank, mem, ty)).collect()
+    }
+
+    /// What `rank` holds at `mem`, seen as its part of a `ty`.
+    fn read(&self, run: &Run<'_>, rank: usize, mem: Mem, ty: &TensorType) -> Result<Tensor, EvalError> {
+        let local = run.world.local(ty, rank as u64)?;
+        let shape = concrete(&local, run.world.syms)?;
         let n: usize = shape.iter().product();
+        let part = |of: Option<&Vec<Tensor>>| {
+            let t = of.and_then(|parts| parts.get(rank)).ok_or_else(|| EvalError::new(format!("there is no {mem}")))?;
+            reshaped(t, shape.clone())
+        };
         match mem {
             Mem::Weight(w) => {
                 let recipe =
                     self.plan.weights.get(w).ok_or_else(|| EvalError::new(format!("there is no weight {w}")))?;
                 let mut bytes = Vec::new();
-                for s in recipe.slices.first().into_iter().flatten() {
+                for s in recipe.slices.get(rank).into_iter().flatten() {
                     self.files.read(s, &mut bytes)?;
                 }
-                Tensor::from_bytes(ty.elem, shape, &bytes)
+                Tensor::from_bytes(local.elem, shape, &bytes)
             }
-            Mem::State(s) => {
-                let t = self
-                    .states
-                    .get(s.as_u32() as usize)
-                    .ok_or_else(|| EvalError::new(format!("there is no state {s}")))?;
-                reshaped(t, shape)
-            }
-            Mem::Param(p) => {
-                let t = params
-                    .get(p.as_u32() as usize)
-                    .ok_or_else(|| EvalError::new(format!("there is no parameter {p}")))?;
-                reshaped(t, shape)
-            }
+            Mem::State(s) => part(self.states.get(s.as_u32() as usize)),
+            Mem::Param(p) => part(run.params.get(p.as_u32() as usize)),
             Mem::Buf(b) => {
-                let values = arena.read(buffer(phase, b)?.offset, ty.elem, n)?;
-                Ok(match ty.elem {
+                let values = run.arenas[rank].read(buffer(run.phase, b)?.offset, local.elem, n)?;
+                Ok(match local.elem {
                     Elem::I32 => Tensor::i(shape, values.into_iter().map(|v| v as i64).collect()),
                     _ => Tensor::f(shape, values),
                 })
@@ -201,24 +264,25 @@ impl<'a> PlanInterp<'a> {
         }
     }
 
-    fn write(&mut self, phase: &Phase, arena: &mut Memory, arg: &Arg, value: Tensor) -> Result<(), EvalError> {
+    fn write(&mut self, run: &mut Run<'_>, rank: usize, arg: &Arg, value: Tensor) -> Result<(), EvalError> {
         match arg.mem {
             Mem::Buf(b) => {
-                let offset = buffer(phase, b)?.offset;
+                let offset = buffer(run.phase, b)?.offset;
+                let elem = run.world.local(&arg.ty, rank as u64)?.elem;
                 match &value.data {
-                    Data::I(v) => arena.write(offset, arg.ty.elem, v.iter().map(|x| *x as f64)),
-                    Data::F(v) => arena.write(offset, arg.ty.elem, v.iter().copied()),
+                    Data::I(v) => run.arenas[rank].write(offset, elem, v.iter().map(|x| *x as f64)),
+                    Data::F(v) => run.arenas[rank].write(offset, elem, v.iter().copied()),
                     Data::Q(..) => Err(EvalError::new("a launch makes stored blocks")),
                 }
             }
-            Mem::State(s) => self.write_state(s, value),
+            Mem::State(s) => self.write_state(s, rank, value),
             m => Err(EvalError::new(format!("a launch writes {m}"))),
         }
     }
 
-    fn write_state(&mut self, s: StateId, value: Tensor) -> Result<(), EvalError> {
-        let slot =
-            self.states.get_mut(s.as_u32() as usize).ok_or_else(|| EvalError::new(format!("there is no state {s}")))?;
+    fn write_state(&mut self, s: StateId, rank: usize, value: Tensor) -> Result<(), EvalError> {
+        let slot = self.states.get_mut(s.as_u32() as usize).and_then(|parts| parts.get_mut(rank));
+        let slot = slot.ok_or_else(|| EvalError::new(format!("there is no state {s}")))?;
         *slot = value;
         Ok(())
     }

@@ -2,40 +2,52 @@
 //! Never owns an implementation: devices do. A contract's type rule is its meaning's type rule, so a signature cannot
 //! drift from the semantics.
 
+mod add_norm;
 mod attention;
 mod cache;
+mod collective;
 mod elementwise;
+mod gate_up;
 mod gather;
+mod grouped_down;
 mod grouped_matmul;
 mod indexer;
 mod matmul;
 mod norm;
 mod pieces;
 mod rope;
+mod rope_join;
 mod route;
 mod swiglu;
 
+pub use add_norm::AddRmsNormKernel;
 pub use attention::AttentionKernel;
 pub use cache::AppendKernel;
+pub use collective::{AllGatherKernel, AllReduceKernel, AllToAllKernel, ReduceScatterKernel, ShardKernel};
 pub use elementwise::{AddKernel, DecodeKernel, MulKernel, ReluKernel, ScaleKernel, SigmoidKernel, SiluKernel};
+pub use gate_up::{GateUpKernel, GroupedGateUpKernel};
 pub use gather::GatherKernel;
+pub use grouped_down::GroupedDownKernel;
 pub use grouped_matmul::GroupedMatmulKernel;
 pub use indexer::{IndexerKernel, TopKKernel};
 pub use matmul::MatmulKernel;
 pub use norm::{LayerNormKernel, RmsNormKernel};
 pub use pieces::{JoinKernel, SplitKernel};
 pub use rope::RopeKernel;
+pub use rope_join::{LatentRowKernel, RopeJoinKernel};
 pub use route::RouteKernel;
 pub use swiglu::SwigluKernel;
 
 use serde::{Deserialize, Serialize};
 
 use crate::builder::Builder;
+use crate::collective::Collective;
 use crate::diag::Diagnostic;
 use crate::entities::Value;
 use crate::graph::{Function, InstData, InstKind, Module, ValueDef};
 use crate::op::{Op, Work};
 use crate::ops::Dequant;
+use crate::placement::Mesh;
 use crate::ty::{Elem, SymValues, TensorType};
 
 /// How a launch touches an argument.
@@ -137,10 +149,13 @@ macro_rules! kernels {
 }
 
 kernels! {
-    Add(AddKernel), Append(AppendKernel), Attention(AttentionKernel), Decode(DecodeKernel), Gather(GatherKernel),
-    GroupedMatmul(GroupedMatmulKernel), Indexer(IndexerKernel), Join(JoinKernel), LayerNorm(LayerNormKernel),
-    Matmul(MatmulKernel), Mul(MulKernel), Relu(ReluKernel), RmsNorm(RmsNormKernel), Rope(RopeKernel),
-    Route(RouteKernel), Scale(ScaleKernel), Sigmoid(SigmoidKernel), Silu(SiluKernel), Split(SplitKernel),
+    Add(AddKernel), AddRmsNorm(AddRmsNormKernel), AllGather(AllGatherKernel), AllReduce(AllReduceKernel),
+    AllToAll(AllToAllKernel), Append(AppendKernel), Attention(AttentionKernel), Decode(DecodeKernel),
+    GateUp(GateUpKernel), Gather(GatherKernel), GroupedDown(GroupedDownKernel), GroupedGateUp(GroupedGateUpKernel),
+    GroupedMatmul(GroupedMatmulKernel), Indexer(IndexerKernel), Join(JoinKernel), LatentRow(LatentRowKernel),
+    LayerNorm(LayerNormKernel), Matmul(MatmulKernel), Mul(MulKernel), ReduceScatter(ReduceScatterKernel),
+    Relu(ReluKernel), RmsNorm(RmsNormKernel), Rope(RopeKernel), RopeJoin(RopeJoinKernel), Route(RouteKernel),
+    Scale(ScaleKernel), Shard(ShardKernel), Sigmoid(SigmoidKernel), Silu(SiluKernel), Split(SplitKernel),
     Swiglu(SwigluKernel), TopK(TopKKernel),
 }
 
@@ -152,13 +167,21 @@ impl Kernel {
     /// # Errors
     /// The type rule that the inputs break; `kernel-arity` for another number of inputs.
     pub fn meaning(&self, inputs: &[&TensorType]) -> Result<Function, Diagnostic> {
+        self.meaning_on(inputs, &Mesh::new())
+    }
+
+    /// The same for inputs placed on `mesh`.
+    ///
+    /// # Errors
+    /// As [`Kernel::meaning`].
+    pub fn meaning_on(&self, inputs: &[&TensorType], mesh: &Mesh) -> Result<Function, Diagnostic> {
         let params = self.params();
         let ins: Vec<&ParamSpec> = params.iter().filter(|p| p.access != Access::Write).collect();
         if ins.len() != inputs.len() {
             let m = format!("kernel `{}` takes {} inputs, found {}", self.name(), ins.len(), inputs.len());
             return Err(Diagnostic::new("kernel-arity", m));
         }
-        let module = Module::default();
+        let module = Module { mesh: mesh.clone(), ..Module::default() };
         let mut b = Builder::new(&module, self.name());
         let values: Vec<Value> = ins.iter().zip(inputs).map(|(p, t)| b.param(&p.name, (*t).clone())).collect();
         let results = self.build(&mut b, &values)?;
@@ -168,7 +191,12 @@ impl Kernel {
 
     /// The types of updated inputs and outputs, in that order.
     pub fn result_types(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, Diagnostic> {
-        let f = self.meaning(inputs)?;
+        self.result_types_on(inputs, &Mesh::new())
+    }
+
+    /// The same for inputs placed on `mesh`.
+    pub fn result_types_on(&self, inputs: &[&TensorType], mesh: &Mesh) -> Result<Vec<TensorType>, Diagnostic> {
+        let f = self.meaning_on(inputs, mesh)?;
         Ok(f.results.iter().map(|(_, v)| f.ty(*v).clone()).collect())
     }
 
@@ -195,6 +223,17 @@ impl Kernel {
     /// of experts only those that can be chosen.
     pub fn input_reads(&self, inputs: &[&TensorType], syms: &SymValues) -> Result<Vec<u64>, Diagnostic> {
         self.meaning(inputs).map(|f| reads_of(&f, syms))
+    }
+}
+
+/// What a meaning moves between ranks, if it is that of a collective.
+pub(crate) fn collective_of(f: &Function) -> Option<Collective> {
+    match f.body.as_slice() {
+        [only] => match &f.insts[*only].kind {
+            InstKind::Op(op) => op.collective(),
+            InstKind::Call { .. } => None,
+        },
+        _ => None,
     }
 }
 

@@ -6,7 +6,6 @@ use super::{KernelDef, ParamSpec, decoded, reads, writes};
 use crate::builder::Builder;
 use crate::diag::Diagnostic;
 use crate::entities::Value;
-use crate::ops::{Mul, Silu};
 
 /// `y = silu(gate) * up`, `x [.., {gate, up}]` in one buffer, or gate and up in two.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -32,7 +31,6 @@ impl KernelDef for SwigluKernel {
             _ => return Err(Diagnostic::new("bad-attribute", "`swiglu` needs two pieces or none")),
         };
         let (gate, up) = (decoded(b, gate)?, decoded(b, up)?);
-        let s = b.one(Silu {}, &[gate])?;
-        b.op(Mul {}, &[s, up])
+        super::gate_up::swiglu(b, gate, up)
     }
 }

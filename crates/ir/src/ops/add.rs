@@ -29,6 +29,10 @@ impl OpDef for Add {
         elementwise::zip(args[0], args[1], |a, b| a + b)
     }
 
+    fn stored(&self, _: usize) -> bool {
+        true
+    }
+
     fn flops(&self, _: &[&TensorType], results: &[TensorType], syms: &SymValues) -> u64 {
         elementwise::flops(&results[0], syms, 1)
     }

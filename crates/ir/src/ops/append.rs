@@ -38,9 +38,11 @@ impl OpDef for Append {
 
     fn dim_rule(&self, _: &[&TensorType], _: &[TensorType]) -> DimRule {
         let mut rule = DimRule::default();
-        let (rows, tokens, width) = (rule.label(Role::Whole), rule.label(Role::Whole), rule.label(Role::Map));
+        // Of a pool split by rows a rank writes the rows it holds.
+        let (rows, tokens, width) = (rule.label(Role::Map), rule.label(Role::Whole), rule.label(Role::Map));
         rule.args = vec![vec![rows, width], vec![tokens], vec![tokens, width]];
         rule.results = vec![vec![rows, width]];
+        rule.positions = vec![(1, rows)];
         rule
     }
 

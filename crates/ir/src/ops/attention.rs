@@ -86,43 +86,20 @@ impl OpDef for Attention {
         rule.args.extend((0..p).map(|i| key(args[p + i], widths[i])));
         rule.args.push(key(args[2 * p], dv));
         rule.args.extend([vec![t], vec![t]]);
+        rule.counts = vec![(2 * p + 2, s)];
         if self.selected {
             let k = rule.label(Role::Whole);
             rule.args.push(vec![t, k]);
+            rule.positions = vec![(2 * p + 3, s)];
         }
         rule.results = vec![vec![t, h, dv]];
         rule
     }
 
     fn eval(&self, args: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
-        let p = self.parts;
-        let (tokens, heads) = (args[0].shape[0], args[0].shape[1]);
-        let v = Keys::new(args[2 * p])?;
-        let qs: Vec<(&[f64], usize)> =
-            args[..p].iter().map(|a| Ok((a.floats()?, a.shape[2]))).collect::<Result<_, EvalError>>()?;
-        let ks: Vec<Keys<'_>> = args[p..2 * p].iter().map(|a| Keys::new(a)).collect::<Result<_, _>>()?;
-        let mut out = vec![0.0; tokens * heads * v.width];
-        let visible = visible_keys(args[2 * p + 1], args[2 * p + 2], args.get(2 * p + 3).copied(), v.seqs, v.keys)?;
-        for (t, (seq, seen)) in visible.iter().enumerate() {
-            for h in 0..heads {
-                let score = |s: usize| -> f64 {
-                    let dot = |(q, d): &(&[f64], usize), k: &Keys<'_>| -> f64 {
-                        let q = &q[(t * heads + h) * d..(t * heads + h + 1) * d];
-                        q.iter().zip(k.row(*seq, s, h)).map(|(a, b)| a * b).sum()
-                    };
-                    self.scale * qs.iter().zip(&ks).map(|(q, k)| dot(q, k)).sum::<f64>()
-                };
-                let scores: Vec<f64> = seen.iter().map(|s| score(*s)).collect();
-                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|x| (x - max).exp()).collect();
-                let total: f64 = weights.iter().sum();
-                let o = &mut out[(t * heads + h) * v.width..(t * heads + h + 1) * v.width];
-                for (s, w) in seen.iter().zip(&weights) {
-                    o.iter_mut().zip(v.row(*seq, *s, h)).for_each(|(o, x)| *o += w / total * x);
-                }
-            }
-        }
-        Ok(vec![Tensor::f(vec![tokens, heads, v.width], out)])
+        let part = self.eval_part(args)?;
+        let shape = vec![args[0].shape[0], args[0].shape[1], part.width];
+        Ok(vec![Tensor::f(shape, part.rows.into_iter().flat_map(|r| r.value).collect())])
     }
 
     fn flops(&self, args: &[&TensorType], _: &[TensorType], syms: &SymValues) -> u64 {
@@ -142,6 +119,57 @@ impl OpDef for Attention {
 
     fn linear_in(&self, i: usize) -> bool {
         i == 2 * self.parts
+    }
+}
+
+/// What attention over some of the keys gives for one token and head.
+pub(super) struct PartRow {
+    /// The weighted mean of the values; zeros without keys.
+    pub(super) value: Vec<f64>,
+    /// The largest score; `-inf` without keys.
+    pub(super) max: f64,
+    /// The sum of `exp(score - max)`; 0 without keys.
+    pub(super) sum: f64,
+}
+
+/// [`PartRow`] of each token and head, in order.
+pub(super) struct Part {
+    pub(super) rows: Vec<PartRow>,
+    pub(super) width: usize,
+}
+
+impl Attention {
+    /// The softmax over the keys that are there, with what a merge with other keys needs.
+    pub(super) fn eval_part(&self, args: &[&Tensor]) -> Result<Part, EvalError> {
+        let p = self.parts;
+        let (tokens, heads) = (args[0].shape[0], args[0].shape[1]);
+        let v = Keys::new(args[2 * p])?;
+        let qs: Vec<(&[f64], usize)> =
+            args[..p].iter().map(|a| Ok((a.floats()?, a.shape[2]))).collect::<Result<_, EvalError>>()?;
+        let ks: Vec<Keys<'_>> = args[p..2 * p].iter().map(|a| Keys::new(a)).collect::<Result<_, _>>()?;
+        let visible = visible_keys(args[2 * p + 1], args[2 * p + 2], args.get(2 * p + 3).copied(), v.seqs, v.keys)?;
+        let mut rows = Vec::with_capacity(tokens * heads);
+        for (t, (seq, seen)) in visible.iter().enumerate() {
+            for h in 0..heads {
+                let score = |s: usize| -> f64 {
+                    let dot = |(q, d): &(&[f64], usize), k: &Keys<'_>| -> f64 {
+                        let q = &q[(t * heads + h) * d..(t * heads + h + 1) * d];
+                        q.iter().zip(k.row(*seq, s, h)).map(|(a, b)| a * b).sum()
+                    };
+                    self.scale * qs.iter().zip(&ks).map(|(q, k)| dot(q, k)).sum::<f64>()
+                };
+                let scores: Vec<f64> = seen.iter().map(|s| score(*s)).collect();
+                let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|x| (x - max).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                let mut value = vec![0.0; v.width];
+                for (s, w) in seen.iter().zip(&weights) {
+                    value.iter_mut().zip(v.row(*seq, *s, h)).for_each(|(o, x)| *o += w / sum * x);
+                }
+                rows.push(PartRow { value, max, sum });
+            }
+        }
+        Ok(Part { rows, width: v.width })
     }
 }
 

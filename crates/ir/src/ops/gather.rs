@@ -8,7 +8,7 @@ use crate::diag::Diagnostic;
 use crate::op::OpDef;
 use crate::placement::{DimRule, Role};
 use crate::tensor::{EvalError, Tensor};
-use crate::ty::{SymValues, TensorType};
+use crate::ty::{PendingKind, SymValues, TensorType};
 
 /// `table [V, ..]` floats or state, `ids i32[..]` to `[ids.., ..]`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -31,12 +31,13 @@ impl OpDef for Gather {
 
     fn dim_rule(&self, args: &[&TensorType], _: &[TensorType]) -> DimRule {
         let mut rule = DimRule::default();
-        // A table split by rows would give each rank other rows than it was asked for: whole.
-        let rows = rule.label(Role::Whole);
+        // Of a table split by rows a rank gives its own rows and zeros for the others.
+        let rows = rule.label(Role::Reduce(PendingKind::Sum));
         let ids = rule.labels(args[1], Role::Map);
         let rest: Vec<usize> = args[0].dims[1..].iter().map(|_| rule.label(Role::Map)).collect();
         rule.args = vec![std::iter::once(rows).chain(rest.iter().copied()).collect(), ids.clone()];
         rule.results = vec![ids.into_iter().chain(rest).collect()];
+        rule.positions = vec![(1, rows)];
         rule
     }
 
@@ -56,14 +57,18 @@ impl OpDef for Gather {
         Ok(vec![Tensor::f(shape, out)])
     }
 
+    fn stored(&self, i: usize) -> bool {
+        i == 0
+    }
+
     fn flops(&self, _: &[&TensorType], _: &[TensorType], _: &SymValues) -> u64 {
         0
     }
 
     /// Only the rows that are named.
     fn bytes_read(&self, args: &[&TensorType], results: &[TensorType], i: usize, syms: &SymValues) -> u64 {
-        let t = if i == 0 { &results[0] } else { args[1] };
-        t.bytes(syms).unwrap_or(u64::MAX)
+        let rows = if i == 0 { &results[0].with_elem(args[0].elem) } else { args[1] };
+        rows.bytes(syms).unwrap_or(u64::MAX)
     }
 
     fn linear_in(&self, i: usize) -> bool {

@@ -46,6 +46,7 @@ impl OpDef for GroupedMatmul {
         let x = if args[0].rank() == 3 { vec![t, j, k] } else { vec![t, k] };
         rule.args = vec![x, vec![e, n, k], vec![t, j]];
         rule.results = vec![vec![t, j, n]];
+        rule.positions = vec![(2, e)];
         rule
     }
 
@@ -68,6 +69,10 @@ impl OpDef for GroupedMatmul {
             }
         }
         Ok(vec![Tensor::f(vec![tokens, j, n], out)])
+    }
+
+    fn stored(&self, i: usize) -> bool {
+        i == 1
     }
 
     fn flops(&self, args: &[&TensorType], results: &[TensorType], syms: &SymValues) -> u64 {

@@ -53,6 +53,7 @@ impl OpDef for IndexerScores {
         let h = rule.label(Role::Reduce(PendingKind::Sum));
         rule.args = vec![vec![t, h, d], vec![q, s, d], vec![t, h], vec![t], vec![t]];
         rule.results = vec![vec![t, s]];
+        rule.counts = vec![(4, s)];
         rule
     }
 

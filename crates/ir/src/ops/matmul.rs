@@ -12,7 +12,8 @@ use crate::placement::{DimRule, Role};
 use crate::tensor::{EvalError, Tensor};
 use crate::ty::{Dim, Extent, PendingKind, Piece, SymValues, TensorType};
 
-/// `y = x * w` by `spec`, or `y = {name: x * w, ..}` over several `w`.
+/// `y = x * w` by `spec`, or `y = {name: x * w, ..}` over several `w`. A `w` whose joined dim has pieces of its own gives
+/// `name.piece` for each.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Matmul {
@@ -85,16 +86,20 @@ impl Matmul {
         })?;
         let mut pieces = Vec::new();
         for (name, w) in self.names.iter().zip(&args[1..]) {
-            let n = match &w.dims[at].extent {
-                Extent::Const(n) => *n,
-                _ => {
+            let parts = match &w.dims[at].extent {
+                Extent::Const(n) => vec![(Piece::from(name.as_str()), *n)],
+                // A dim that is joined already keeps its pieces, so that a split of the result stays piecewise.
+                Extent::Joined(p) => p.iter().map(|(q, n)| (Piece::from(format!("{name}.{q}").as_str()), *n)).collect(),
+                Extent::Sym(_) => {
                     return Err(Diagnostic::new("shape-mismatch", format!("`matmul` joins plain dims, found {w}")));
                 }
             };
-            if pieces.iter().any(|(p, _): &(Piece, u64)| p.as_str() == name) {
-                return Err(Diagnostic::new("piece-order", format!("`matmul` names `{name}` twice")));
+            for (piece, n) in parts {
+                if pieces.iter().any(|(p, _): &(Piece, u64)| *p == piece) {
+                    return Err(Diagnostic::new("piece-order", format!("`matmul` names `{piece}` twice")));
+                }
+                pieces.push((piece, n));
             }
-            pieces.push((Piece::from(name.as_str()), n));
         }
         Ok(Dim { extent: Extent::Joined(pieces), split: None })
     }
@@ -170,6 +175,10 @@ impl OpDef for Matmul {
             return Ok(parts);
         }
         super::join::concat_last(&parts.iter().collect::<Vec<_>>()).map(|t| vec![t])
+    }
+
+    fn stored(&self, _: usize) -> bool {
+        true
     }
 
     fn flops(&self, args: &[&TensorType], results: &[TensorType], syms: &SymValues) -> u64 {

@@ -111,6 +111,10 @@ impl OpDef for MoeRoute {
         Ok(vec![Tensor::i(shape.clone(), ids), Tensor::f(shape, weights)])
     }
 
+    fn stored(&self, i: usize) -> bool {
+        i == 1
+    }
+
     fn flops(&self, args: &[&TensorType], _: &[TensorType], syms: &SymValues) -> u64 {
         super::elementwise::flops(args[0], syms, 5)
     }

@@ -77,7 +77,8 @@ impl OpDef for Piece {
         let (at, n) = self.range();
         let (at, n) = (at as usize, n as usize);
         let x = args[0].floats()?;
-        let out: Vec<f64> = x.chunks_exact(total as usize).flat_map(|row| row[at..at + n].iter().copied()).collect();
+        let out: Vec<f64> =
+            x.chunks_exact((total as usize).max(1)).flat_map(|row| row[at..at + n].iter().copied()).collect();
         let mut shape = args[0].shape.clone();
         if let Some(d) = shape.last_mut() {
             *d = n;

@@ -29,6 +29,10 @@ impl OpDef for Relu {
         elementwise::map(args[0], |x| if x < 0.0 { 0.0 } else { x })
     }
 
+    fn stored(&self, _: usize) -> bool {
+        true
+    }
+
     fn flops(&self, _: &[&TensorType], results: &[TensorType], syms: &SymValues) -> u64 {
         elementwise::flops(&results[0], syms, 1)
     }

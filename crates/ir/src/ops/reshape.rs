@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::rules::{Infer, arity, stateless};
 use crate::diag::Diagnostic;
 use crate::op::OpDef;
-use crate::placement::{DimRule, Role};
+use crate::placement::{DimRule, Mesh, Role};
 use crate::tensor::{EvalError, Tensor};
-use crate::ty::{Dim, SymValues, TensorType};
+use crate::ty::{Dim, Extent, SymValues, TensorType};
 
 /// `x [..]` to `[dims]`, of equal size for every value of the symbols.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -15,6 +15,50 @@ use crate::ty::{Dim, SymValues, TensorType};
 pub struct Reshape {
     /// The new dims, in text form.
     pub dims: Vec<Dim>,
+}
+
+/// How many leading dims keep their size.
+fn same_dims(a: &TensorType, r: &TensorType) -> usize {
+    a.dims.iter().zip(&r.dims).take_while(|(a, r)| a.extent.same_size(&r.extent)).count()
+}
+
+/// For the first pair of dims that differ, if both are plain and one is a multiple of the other's entries: its place
+/// and how many entries of the rest one index of each stands for.
+fn scales(a: &TensorType, r: &TensorType) -> Option<(usize, u64, u64)> {
+    let at = same_dims(a, r);
+    let plain = |t: &TensorType| matches!(t.dims.get(at).map(|d| &d.extent), Some(Extent::Const(_)));
+    let rest = |t: &TensorType| t.with_dims(t.dims[at + 1..].to_vec()).size_monomial();
+    if !plain(a) || !plain(r) {
+        return None;
+    }
+    let ((na, sa), (nr, sr)) = (rest(a)?, rest(r)?);
+    (sa == sr && na > 0 && nr > 0).then_some((at, na, nr))
+}
+
+impl Reshape {
+    /// Turns the unit of the pair of dims that differ from the operand's entries into the result's.
+    pub(crate) fn scale_units(arg: &TensorType, result: &mut TensorType) {
+        let Some((at, na, nr)) = scales(arg, result) else { return };
+        if let Some(s) = &mut result.dims[at].split {
+            let entries = s.unit.saturating_mul(na);
+            // What is no whole number of the result's entries may still be cut alike on the mesh: see `cuts_agree`.
+            s.unit = if entries.is_multiple_of(nr) { entries / nr } else { 1 };
+        }
+    }
+
+    /// `split-mismatch`: ranks hold other entries of the result than of the operand.
+    pub(crate) fn cuts_agree(arg: &TensorType, result: &TensorType, mesh: &Mesh) -> Result<(), Diagnostic> {
+        let Some((at, na, nr)) = scales(arg, result) else { return Ok(()) };
+        let (Some(a), Some(r)) = (&arg.dims[at].split, &result.dims[at].split) else { return Ok(()) };
+        let size = mesh.get(&a.axis).copied().unwrap_or(1).max(1);
+        let even = |d: &Dim| d.extent.as_const().is_some_and(|n| n % size == 0);
+        let units = a.unit.checked_mul(na).is_some_and(|u| Some(u) == r.unit.checked_mul(nr));
+        if units || (a.unit == 1 && r.unit == 1 && even(&arg.dims[at]) && even(&result.dims[at])) {
+            return Ok(());
+        }
+        let m = format!("`reshape` of {arg} to {result}: a rank's part of one is no part of the other");
+        Err(Diagnostic::new("split-mismatch", m).help("split it in units that both have, or gather it first"))
+    }
 }
 
 impl OpDef for Reshape {
@@ -45,12 +89,19 @@ impl OpDef for Reshape {
         // Dims that keep their place from the outside in pass their split; in the first pair that differs, the
         // outermost parts of a merge or of a cut hold the same entries on each rank, so that one passes too.
         let mut rule = DimRule::default();
-        let same = args[0].dims.iter().zip(&results[0].dims).take_while(|(a, b)| a.extent.same_size(&b.extent)).count();
-        let shared: Vec<usize> = (0..=same).map(|_| rule.label(Role::Map)).collect();
+        let (arg, result) = (args[0], &results[0]);
+        let same = same_dims(arg, result);
+        let pair = scales(arg, result).is_some();
+        let mut shared = Vec::new();
+        for i in 0..same + usize::from(pair) {
+            // Pieces against a plain dim of one size are cut at other entries.
+            let alike = i == same || arg.dims[i].extent == result.dims[i].extent;
+            shared.push(rule.label(if alike { Role::Map } else { Role::Whole }));
+        }
         let mut of = |t: &TensorType| -> Vec<usize> {
-            (0..t.rank()).map(|i| if i <= same { shared[i] } else { rule.label(Role::Whole) }).collect()
+            (0..t.rank()).map(|i| shared.get(i).copied().unwrap_or_else(|| rule.label(Role::Whole))).collect()
         };
-        let (a, r) = (of(args[0]), of(&results[0]));
+        let (a, r) = (of(arg), of(result));
         rule.args = vec![a];
         rule.results = vec![r];
         rule

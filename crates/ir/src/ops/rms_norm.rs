@@ -41,6 +41,10 @@ impl OpDef for RmsNorm {
         Ok(vec![Tensor::f(args[0].shape.clone(), out)])
     }
 
+    fn stored(&self, i: usize) -> bool {
+        i == 1
+    }
+
     fn flops(&self, args: &[&TensorType], _: &[TensorType], syms: &SymValues) -> u64 {
         super::elementwise::flops(args[0], syms, 4)
     }

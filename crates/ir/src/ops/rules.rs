@@ -60,3 +60,24 @@ pub(super) fn same_dim(op: &str, what: &str, a: &Dim, b: &Dim) -> Result<(), Dia
     }
     Err(Diagnostic::new("shape-mismatch", format!("`{op}`: {what}: {a} against {b}")))
 }
+
+/// The type rule of collectives: any plain numbers, unchanged.
+pub(super) fn moved(op: &str, args: &[&TensorType]) -> Infer {
+    arity(op, args, 1)?;
+    stateless(op, args, None)?;
+    if let Elem::Quant(_) = args[0].elem {
+        return Err(Diagnostic::new("bad-elem", format!("`{op}` of stored blocks: {}", args[0]))
+            .help("a weight is split in its own type"));
+    }
+    Ok(vec![args[0].clone()])
+}
+
+/// The default of an attribute that counts units.
+pub(super) fn one() -> u64 {
+    1
+}
+
+/// Whether an attribute has its default.
+pub(super) fn is_one(n: &u64) -> bool {
+    *n == 1
+}

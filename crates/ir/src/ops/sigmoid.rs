@@ -29,6 +29,10 @@ impl OpDef for Sigmoid {
         elementwise::map(args[0], |x| 1.0 / (1.0 + (-x).exp()))
     }
 
+    fn stored(&self, _: usize) -> bool {
+        true
+    }
+
     fn flops(&self, _: &[&TensorType], results: &[TensorType], syms: &SymValues) -> u64 {
         elementwise::flops(&results[0], syms, 3)
     }

@@ -38,6 +38,7 @@ impl OpDef for TopK {
         let k = rule.label(Role::Whole);
         rule.args = vec![vec![t, s]];
         rule.results = vec![vec![t, k]];
+        rule.found = vec![(0, s)];
         rule
     }
 

@@ -248,7 +248,7 @@ impl<'a> Lexer<'a> {
 }
 
 /// Whether `s` reads back as one word.
-pub(crate) fn is_word(s: &str) -> bool {
+pub fn is_word(s: &str) -> bool {
     let b = s.as_bytes();
     b.first().is_some_and(|c| c.is_ascii_alphabetic() || *c == b'_')
         && b.iter().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'.'))

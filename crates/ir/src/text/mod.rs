@@ -6,7 +6,7 @@ mod plan;
 mod print;
 mod types;
 
-pub(crate) use lexer::is_word;
+pub use lexer::is_word;
 pub use parse::{parse_module, parse_module_unchecked};
 pub use plan::{parse_plan, print_plan};
 pub use print::{Names, print_function, print_module, print_with_errors, weight_place};

@@ -12,6 +12,7 @@ use crate::diag::Diagnostic;
 use crate::entities::{FuncId, Inst, Value, WeightId};
 use crate::graph::{Function, InstData, InstKind, Module, Span, ValueData, ValueDef, Weight};
 use crate::op::Op;
+use crate::placement::infer_on;
 use crate::ty::{Elem, TensorType};
 
 /// Parses a module. Result types are inferred; a stated type that differs is refused.
@@ -307,7 +308,7 @@ impl Parser<'_> {
     fn check_types(&self, b: &Body, kind: &InstKind, args: &[Value], stated: &[TensorType], line: usize) -> Parse<()> {
         let types: Vec<&TensorType> = args.iter().map(|a| b.f.ty(*a)).collect();
         let inferred = match kind {
-            InstKind::Op(op) => op.infer(&types),
+            InstKind::Op(op) => infer_on(op, &types, &self.m.mesh),
             InstKind::Call { func, .. } => call_types(&self.m, *func, &types),
         };
         let inferred = inferred.map_err(|d| d.at(place(line)))?;

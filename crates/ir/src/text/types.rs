@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::lexer::{Lexer, Token};
 use crate::diag::Diagnostic;
-use crate::ty::{Dim, Elem, Extent, Layout, PendingKind, Piece, TensorType};
+use crate::ty::{Dim, Elem, Extent, Layout, PendingKind, Piece, Split, TensorType};
 
 /// Parses one type; the whole text must be used.
 pub fn parse_type(text: &str) -> Result<TensorType, Diagnostic> {
@@ -74,8 +74,15 @@ pub(super) fn dim(lx: &mut Lexer<'_>) -> Result<Dim, Diagnostic> {
         }
         _ => return Err(lx.error("expected a dim: a number, a symbol or {pieces}")),
     };
-    let split = if lx.eat('/') { Some(lx.word("a mesh axis")?.as_str().into()) } else { None };
+    let split = if lx.eat('/') { Some(split(lx)?) } else { None };
     Ok(Dim { extent, split })
+}
+
+/// `axis`, or `axis:unit`.
+fn split(lx: &mut Lexer<'_>) -> Result<Split, Diagnostic> {
+    let axis = lx.word("a mesh axis")?.as_str().into();
+    let unit = if lx.eat(':') { lx.int()? } else { 1 };
+    Ok(Split { axis, unit })
 }
 
 macro_rules! as_text {

@@ -55,7 +55,8 @@ fn callees(f: &Function) -> impl Iterator<Item = FuncId> {
     })
 }
 
-/// `bad-entry`: a runtime writes plain numbers as step parameters and hands over state, never stored blocks.
+/// `bad-entry`: a runtime writes plain numbers as step parameters and hands over state, never stored blocks; it merges
+/// nothing, so no parameter or result is pending.
 pub(super) fn entry_params(s: &Scope<'_>, found: &mut Vec<Diagnostic>) {
     for p in s.f.params.iter().filter(|_| s.f.entry) {
         let t = s.f.ty(*p);
@@ -63,5 +64,13 @@ pub(super) fn entry_params(s: &Scope<'_>, found: &mut Vec<Diagnostic>) {
             let what = format!("an entry takes plain step parameters and state, found {t}");
             found.push(Diagnostic::new("bad-entry", what).at(s.names.place(*p)));
         }
+        if t.pending.is_some() {
+            let d = Diagnostic::new("bad-entry", format!("a runtime writes whole values or their parts, found {t}"));
+            found.push(d.at(s.names.place(*p)));
+        }
+    }
+    for (name, v) in s.f.results.iter().filter(|(_, v)| s.f.entry && s.f.ty(*v).pending.is_some()) {
+        let d = Diagnostic::new("bad-entry", format!("result `{name}` is still pending: {}", s.f.ty(*v)));
+        found.push(d.at(s.names.return_place()).help("all_reduce it: a runtime merges nothing"));
     }
 }

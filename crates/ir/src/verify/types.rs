@@ -7,6 +7,8 @@ use super::structure::defined;
 use crate::builder::call_types;
 use crate::diag::Diagnostic;
 use crate::graph::{InstKind, Module, ValueDef};
+use crate::placement::infer_on;
+use crate::shard_map;
 use crate::text::is_word;
 use crate::ty::{Axis, Dim, Elem, Extent, TensorType};
 
@@ -31,7 +33,8 @@ pub(super) fn mesh(m: &Module, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// What a type of module `m` may not say: [`extents`], [`splits`], known symbols and axes, each axis once.
+/// What a type of module `m` may not say: sound extents, known symbols and axes, each axis once, and what
+/// [`shard_map::check`] says of its cuts.
 pub(super) fn judge(m: &Module, t: &TensorType) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     if let Elem::Quant(q) = t.elem
@@ -41,8 +44,9 @@ pub(super) fn judge(m: &Module, t: &TensorType) -> Vec<Diagnostic> {
     }
     t.dims.iter().for_each(|d| extent(m, d, &mut found));
     axes(m, t, &mut found);
-    if found.is_empty() {
-        splits(m, t, &mut found);
+    // An axis without ranks is found already.
+    if found.is_empty() && t.dims.iter().filter_map(Dim::axis).all(|a| m.mesh[a] > 0) {
+        found.extend(shard_map::check(t, &m.mesh).err());
     }
     found
 }
@@ -73,38 +77,11 @@ fn extent(m: &Module, d: &Dim, found: &mut Vec<Diagnostic>) {
 fn axes(m: &Module, t: &TensorType, found: &mut Vec<Diagnostic>) {
     let mut seen: HashSet<&Axis> = HashSet::new();
     let pending = t.pending.iter().map(|(_, a)| a);
-    for a in t.dims.iter().filter_map(|d| d.split.as_ref()).chain(pending) {
+    for a in t.dims.iter().filter_map(Dim::axis).chain(pending) {
         if !m.mesh.contains_key(a) {
             found.push(Diagnostic::new("unknown-axis", format!("the mesh has no axis {a}")));
         } else if !seen.insert(a) {
             found.push(Diagnostic::new("axis-twice", format!("{t} uses axis {a} twice")));
-        }
-    }
-}
-
-/// `split-uneven`, `shard-cuts-sub-block`: ranks hold equal parts of whole units.
-fn splits(m: &Module, t: &TensorType, found: &mut Vec<Diagnostic>) {
-    for (i, d) in t.dims.iter().enumerate() {
-        let Some(ranks) = d.split.as_ref().and_then(|a| m.mesh.get(a)).copied().filter(|n| *n > 0) else { continue };
-        let unit = match t.elem {
-            Elem::Quant(q) if i + 1 == t.rank() => q.sub_block() as u64,
-            _ => 1,
-        };
-        let sizes: Vec<u64> = match &d.extent {
-            Extent::Const(n) => vec![*n],
-            Extent::Sym(_) => Vec::new(),
-            Extent::Joined(p) => p.iter().map(|(_, n)| *n).collect(),
-        };
-        for n in sizes {
-            if n % ranks != 0 {
-                found.push(Diagnostic::new("split-uneven", format!("{n} of dim {i} over {ranks} ranks in {t}")));
-            } else if n / ranks % unit != 0 {
-                let what = format!("a rank's {} of dim {i} in {t} is no multiple of {unit}, its sub-block", n / ranks);
-                found.push(
-                    Diagnostic::new("shard-cuts-sub-block", what)
-                        .help("split another dim, use fewer ranks, or keep the tensor whole"),
-                );
-            }
         }
     }
 }
@@ -122,7 +99,7 @@ pub(super) fn inference(s: &Scope<'_>, found: &mut Vec<Diagnostic>) {
         let inst = &s.f.insts[*i];
         let args: Vec<&TensorType> = inst.args.iter().map(|a| s.f.ty(*a)).collect();
         let inferred = match &inst.kind {
-            InstKind::Op(op) => op.infer(&args),
+            InstKind::Op(op) => infer_on(op, &args, &s.m.mesh),
             InstKind::Call { func, .. } if s.is_sound(*func) => call_types(s.m, *func, &args),
             InstKind::Call { .. } => continue,
         };

@@ -5,6 +5,7 @@ use glmc_ir::builder::Builder;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::entities::{FuncId, Value, WeightId};
 use glmc_ir::graph::{Function, Module, Span, ValueDef, Weight};
+use glmc_ir::kernel::{AddRmsNormKernel, GateUpKernel, Kernel, SwigluKernel};
 use glmc_ir::ops::*;
 use glmc_ir::quant::QuantType;
 use glmc_ir::ty::{Dim, Elem, Extent, SymValues, TensorType};
@@ -40,17 +41,28 @@ impl<'a> Choices<'a> {
     }
 }
 
+/// Every kind of step: see [`Gen::step`].
+const ALL: [usize; 24] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23];
+/// The kinds that make sums and products only, and calls.
+#[allow(dead_code, reason = "not every test binary narrows the kinds")]
+pub(crate) const ARITHMETIC: [usize; 10] = [0, 1, 4, 5, 7, 10, 12, 14, 15, 18];
+
 /// A module that every verifier accepts.
 pub(crate) fn module(c: &mut Choices<'_>) -> Module {
+    module_of(c, &ALL)
+}
+
+/// The same with steps of the given kinds only.
+pub(crate) fn module_of(c: &mut Choices<'_>, kinds: &[usize]) -> Module {
     let mut m = Module { name: c.pick(&["tiny", "a module", "m.1"]).to_string(), ..Module::default() };
     m.syms.insert("T".into(), 1 + c.below(64) as u64);
     m.syms.insert("S".into(), 128);
     weights(c, &mut m);
     for i in 0..1 + c.below(3) {
-        let f = Gen::new(c, &m, &format!("f{i}"), false).function(12);
+        let f = Gen::new(c, &m, &format!("f{i}"), false).function(12, kinds);
         m.funcs.push(f);
     }
-    let entry = Gen::new(c, &m, "step 1", true).function(12);
+    let entry = Gen::new(c, &m, "step 1", true).function(12, kinds);
     m.funcs.push(entry);
     let rest = use_rest(&m);
     m.funcs.push(rest);
@@ -109,12 +121,12 @@ impl<'c, 'l, 'm> Gen<'c, 'l, 'm> {
         Gen { c, m, b, entry, pool, used, results, state, params: 0 }
     }
 
-    fn function(mut self, steps: usize) -> Function {
+    fn function(mut self, steps: usize, kinds: &[usize]) -> Function {
         for _ in 0..steps {
             if self.c.done() {
                 break;
             }
-            let kind = self.c.below(23);
+            let kind = *self.c.pick(kinds);
             self.step(kind).expect("the generator makes well-typed operands");
         }
         let unused = self.results.iter().filter(|v| !self.used.contains(v)).copied().enumerate();
@@ -210,6 +222,7 @@ impl<'c, 'l, 'm> Gen<'c, 'l, 'm> {
             16 => self.rope(),
             17 => self.topk(),
             18 | 19 => self.call(),
+            23 => self.fused(),
             _ => self.unary(kind),
         }
     }
@@ -226,6 +239,28 @@ impl<'c, 'l, 'm> Gen<'c, 'l, 'm> {
                 self.op(Scale { factor }, &[v])
             }
         }
+    }
+
+    fn fused(&mut self) -> Result<(), Diagnostic> {
+        let (e, t, n) = (self.float(), self.tokens(), self.size());
+        let row = TensorType::new(e, [t.clone(), n.into()]);
+        let (kernel, types): (Kernel, Vec<TensorType>) = match self.c.below(3) {
+            0 => {
+                let w = TensorType::new(self.float(), [n]);
+                (AddRmsNormKernel { eps: 1e-5 }.into(), vec![row.clone(), row, w])
+            }
+            1 => {
+                let w = TensorType::new(self.float(), [self.size(), n]);
+                (GateUpKernel { spec: "tk,nk->tn".into() }.into(), vec![row, w.clone(), w])
+            }
+            _ => {
+                let x = TensorType::new(e, [t, Dim::joined(&[("gate", n), ("up", n)])]);
+                (SwigluKernel { pieces: vec!["gate".into(), "up".into()] }.into(), vec![x])
+            }
+        };
+        let op = Fused::of(kernel, &types.iter().collect::<Vec<_>>());
+        let Some(args) = self.wants(types) else { return Ok(()) };
+        self.op(op, &args)
     }
 
     fn elementwise(&mut self) -> Result<(), Diagnostic> {

@@ -7,7 +7,7 @@ use glmc_ir::graph::{Function, InstKind};
 use glmc_ir::kernel::{SplitKernel, SwigluKernel};
 use glmc_ir::op::Op;
 
-use super::{LoweredStep, decodes, def_of};
+use super::{LoweredStep, def_of};
 use crate::pass::PassCx;
 
 /// A `piece` instruction: itself, the piece's name, its result.
@@ -144,7 +144,7 @@ impl Uses {
 
     /// Whether every reader of `v` decodes stored operands itself.
     fn all_decode(&self, f: &Function, v: Value) -> bool {
-        let reads = |(inst, i): &(Inst, usize)| matches!(&f.insts[*inst].kind, InstKind::Op(op) if decodes(op, *i));
+        let reads = |(inst, i): &(Inst, usize)| matches!(&f.insts[*inst].kind, InstKind::Op(op) if op.stored(*i));
         !self.results.contains(&v) && self.by.get(&v).is_some_and(|u| u.iter().all(reads))
     }
 }

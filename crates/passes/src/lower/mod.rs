@@ -5,6 +5,7 @@
 //! reshapes into views. Before: `%d = dequant %w`, `%y = matmul %x, %d`. After: `matmul { x: %x, w: %w } -> %y`.
 
 mod groups;
+mod print;
 
 use std::collections::HashMap;
 
@@ -16,10 +17,13 @@ use glmc_ir::kernel::{
     JoinKernel, Kernel, LayerNormKernel, MatmulKernel, MulKernel, ReluKernel, RmsNormKernel, RopeKernel, RouteKernel,
     ScaleKernel, SigmoidKernel, SiluKernel, TopKKernel,
 };
+use glmc_ir::kernel::{AllGatherKernel, AllReduceKernel, AllToAllKernel, ReduceScatterKernel, ShardKernel};
 use glmc_ir::op::Op;
 
 use crate::pass::PassCx;
 use groups::Groups;
+
+pub use print::print_lowered;
 
 /// A function as launches over its values.
 #[derive(Clone, Debug, Default)]
@@ -83,7 +87,7 @@ fn lower_function(f: &Function, cx: &mut PassCx) -> Result<Lowered, Diagnostic> 
                     out.steps.extend(step);
                 } else {
                     let inputs = data.args.iter().map(|a| groups.stored(*a)).collect();
-                    out.steps.push(LoweredStep::Launch { kernel: single(op), inputs, outputs: data.results.clone() });
+                    out.steps.push(LoweredStep::Launch { kernel: single(op)?, inputs, outputs: data.results.clone() });
                 }
             }
         }
@@ -92,12 +96,13 @@ fn lower_function(f: &Function, cx: &mut PassCx) -> Result<Lowered, Diagnostic> 
 }
 
 /// The contract of one op alone.
-fn single(op: &Op) -> Kernel {
-    match op.clone() {
+pub(crate) fn single(op: &Op) -> Result<Kernel, Diagnostic> {
+    Ok(match op.clone() {
         Op::Add(_) => AddKernel {}.into(),
         Op::Append(_) => AppendKernel {}.into(),
         Op::Attention(a) => AttentionKernel(a).into(),
         Op::Dequant(_) => DecodeKernel {}.into(),
+        Op::Fused(f) => f.kernel,
         Op::Gather(_) => GatherKernel {}.into(),
         Op::GroupedMatmul(_) => GroupedMatmulKernel {}.into(),
         Op::IndexerScores(s) => IndexerKernel { scale: s.scale }.into(),
@@ -116,18 +121,16 @@ fn single(op: &Op) -> Kernel {
         Op::Sigmoid(_) => SigmoidKernel {}.into(),
         Op::Silu(_) => SiluKernel {}.into(),
         Op::TopK(t) => TopKKernel { k: t.k }.into(),
-    }
-}
-
-/// Whether the contract of `op` decodes operand `i` itself, so that a stored tensor may be passed as it is.
-fn decodes(op: &Op, i: usize) -> bool {
-    match op {
-        Op::Matmul(_) | Op::Add(_) | Op::Mul(_) | Op::Relu(_) | Op::Sigmoid(_) | Op::Silu(_) => true,
-        Op::GroupedMatmul(_) | Op::RmsNorm(_) | Op::MoeRoute(_) => i == 1,
-        Op::LayerNorm(_) => i >= 1,
-        Op::Gather(_) => i == 0,
-        _ => false,
-    }
+        Op::AllGather(o) => AllGatherKernel(o).into(),
+        Op::AllReduce(o) => AllReduceKernel(o).into(),
+        Op::AllToAll(o) => AllToAllKernel(o).into(),
+        Op::ReduceScatter(o) => ReduceScatterKernel(o).into(),
+        Op::Shard(o) => ShardKernel(o).into(),
+        // What ranks hold of pending values; no lift and no pass writes them.
+        Op::AttentionPart(_) | Op::TopKPart(_) => {
+            return Err(Diagnostic::new("no-contract", format!("no contract implements `{}`", op.name())));
+        }
+    })
 }
 
 /// The inst that defines `v`, if an op does.

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::entities::BufId;
 use glmc_ir::kernel::Access;
+use glmc_ir::placement::Mesh;
 use glmc_ir::plan::{ALIGN, Mem, Phase};
+use glmc_ir::shard_map::largest_bytes;
 
 /// First and last step at which a buffer holds its value.
 #[derive(Clone, Copy)]
@@ -16,15 +18,16 @@ struct Life {
     last: usize,
 }
 
-/// Sets size and offset of each buffer and the size of the arena.
+/// Sets size (that of the largest rank's part) and offset of each buffer and the size of the arena.
 ///
 /// # Errors
 /// `too-large`: a buffer or the arena overflows 64 bits.
-pub(super) fn place(phase: &mut Phase) -> Result<(), Diagnostic> {
+pub(crate) fn place(phase: &mut Phase, mesh: &Mesh) -> Result<(), Diagnostic> {
     let bounds = phase.bounds();
     for b in phase.buffers.values_mut() {
         let too_large = || Diagnostic::new("too-large", format!("buffer `{}` {} has no size in 64 bits", b.name, b.ty));
-        b.bytes = b.ty.bytes(&bounds).filter(|n| *n < 1 << 60).ok_or_else(too_large)?;
+        let bytes = largest_bytes(&b.ty, mesh, &bounds);
+        b.bytes = bytes.ok().filter(|n| *n < 1 << 60).ok_or_else(too_large)?;
     }
     let lives = lifetimes(phase);
     let mut order: Vec<BufId> = phase.buffers.keys().collect();

@@ -215,7 +215,11 @@ impl Flattener<'_> {
 /// `blk.3.attn_norm`; a value without a name takes its number.
 fn provenance(f: &Function, path: &str, v: Value) -> String {
     let name = f.values[v].name.clone().unwrap_or_else(|| format!("v{}", v.as_u32()));
-    join_path(path, &name)
+    // What is discarded says so at the front, wherever it is made.
+    match name.strip_prefix('_') {
+        Some(rest) => format!("_{}", join_path(path, rest)),
+        None => join_path(path, &name),
+    }
 }
 
 fn arity(kernel: &Kernel) -> Diagnostic {

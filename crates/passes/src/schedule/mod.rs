@@ -12,6 +12,8 @@ use glmc_ir::plan::{Phase, PhaseKind, Recipe, Segment, State};
 
 use cranelift_entity::PrimaryMap;
 
+pub(crate) use arena::place;
+
 use crate::lower::Lowered;
 
 /// What an entry function is for.
@@ -49,7 +51,7 @@ pub fn schedule(m: &Module, lowered: &[Lowered], entries: &[EntryInfo]) -> Resul
         let id = id.ok_or_else(|| Diagnostic::new("no-entry", format!("there is no entry @{}", e.func)))?;
         let mut phase = flatten::flatten(m, lowered, id, e, &mut shared)?;
         order::order(&mut phase);
-        arena::place(&mut phase)?;
+        arena::place(&mut phase, &m.mesh)?;
         // Every address is stable and nothing is written by the host in between, so one segment holds all.
         phase.segments = vec![Segment { first: 0, count: phase.steps.len() }];
         phases.push(phase);

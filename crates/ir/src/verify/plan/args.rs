@@ -5,6 +5,7 @@ use crate::diag::Diagnostic;
 use crate::kernel::Access;
 use crate::op::Op;
 use crate::ops::Reshape;
+use crate::placement::infer_on;
 use crate::plan::{Arg, Mem, Phase, Plan, Step};
 use crate::ty::{Dim, Extent, TensorType};
 
@@ -13,15 +14,19 @@ pub(super) fn check(plan: &Plan, phase: &Phase, out: &mut Findings) {
         if out.full() {
             return;
         }
-        outputs(phase, i, step, out);
+        outputs(plan, phase, i, step, out);
         for arg in &step.args {
             view(plan, phase, i, arg, out);
         }
     }
     for r in &phase.results {
+        if r.ty.pending.is_some() {
+            let d = Diagnostic::new("bad-result", format!("the result is still pending: {}", r.ty));
+            out.push(d.at(format!("phase {} result `{}`", phase.name, r.name)).help("merge it in a step"));
+        }
         if let Mem::Buf(b) = r.mem
             && let Some(buffer) = phase.buffers.get(b)
-            && let Err(why) = sees(&buffer.ty, &r.ty)
+            && let Err(why) = sees(plan, &buffer.ty, &r.ty)
         {
             let m = format!("the result is {}, the buffer {b} `{}` {}: {why}", r.ty, buffer.name, buffer.ty);
             out.push(Diagnostic::new("bad-result", m).at(format!("phase {} result `{}`", phase.name, r.name)));
@@ -30,11 +35,11 @@ pub(super) fn check(plan: &Plan, phase: &Phase, out: &mut Findings) {
 }
 
 /// `arg-type`, or the type rule's own code: the kernel's meaning on the inputs gives the outputs' types.
-fn outputs(phase: &Phase, index: usize, step: &Step, out: &mut Findings) {
+fn outputs(plan: &Plan, phase: &Phase, index: usize, step: &Step, out: &mut Findings) {
     let place = Place::step(phase, index);
     let of = |access| step.args.iter().filter(move |a| a.access == access);
     let inputs: Vec<&TensorType> = step.args.iter().filter(|a| a.access != Access::Write).map(|a| &a.ty).collect();
-    let types = match step.kernel.result_types(&inputs) {
+    let types = match step.kernel.result_types_on(&inputs, &plan.mesh) {
         Ok(types) => types,
         Err(mut d) => {
             d.at = if d.at.is_empty() { place.to_string() } else { format!("{place}, in {}", d.at) };
@@ -71,14 +76,14 @@ fn view(plan: &Plan, phase: &Phase, index: usize, arg: &Arg, out: &mut Findings)
         let d = Diagnostic::new("weight-type", m).at(place);
         return out.push(d.help("a weight has one type, for all its uses: change the recipe, or read another weight"));
     }
-    if let Err(why) = sees(ty, &arg.ty) {
+    if let Err(why) = sees(plan, ty, &arg.ty) {
         let m = format!("{} `{name}` is {ty}, the step sees {}: {why}", arg.mem, arg.ty);
         out.push(Diagnostic::new("arg-view", m).at(place).help("a view keeps element, size, placement and pieces"));
     }
 }
 
 /// Whether memory of type `mem` may be seen as `view`.
-fn sees(mem: &TensorType, view: &TensorType) -> Result<(), String> {
+fn sees(plan: &Plan, mem: &TensorType, view: &TensorType) -> Result<(), String> {
     if mem == view {
         return Ok(());
     }
@@ -107,7 +112,7 @@ fn sees(mem: &TensorType, view: &TensorType) -> Result<(), String> {
     }
     // A rank holds a part: the view must cut the entries alike, which is what the rule of `reshape` knows.
     let plain = view.dims.iter().map(|d| Dim { split: None, ..d.clone() }).collect();
-    match Op::from(Reshape { dims: plain }).infer(&[mem]) {
+    match infer_on(&Op::from(Reshape { dims: plain }), &[mem], &plan.mesh) {
         Ok(types) if types.first() == Some(view) => Ok(()),
         _ => Err("another placement".into()),
     }

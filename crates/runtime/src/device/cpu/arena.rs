@@ -1,5 +1,5 @@
-//! Owns the arena of a CPU rank: one anonymous mapping whose pages come into being when they are touched, lent out in
-//! disjoint ranges. Never knows what a range holds.
+//! Owns the memory of a CPU rank: anonymous mappings whose pages come into being when they are touched. The arena is
+//! lent out in disjoint ranges; each cache pool is a mapping of its own. Never knows what a range holds.
 #![allow(
     unsafe_code,
     reason = "several ranges of one allocation are lent at once, after a check that they are disjoint"
@@ -15,6 +15,37 @@ use super::error::KernelError;
 #[derive(Debug)]
 pub(super) struct Arena(MmapMut);
 
+/// A cache pool: f32 rows that become resident when they are first written.
+#[derive(Debug)]
+pub(super) struct Pool {
+    map: MmapMut,
+    bytes: usize,
+}
+
+impl Pool {
+    /// A pool of `elems` zeros; `None` if the system does not give the memory.
+    pub(super) fn new(elems: u64) -> Option<Self> {
+        let bytes = usize::try_from(elems).ok()?.checked_mul(size_of::<f32>())?;
+        Some(Pool { map: zeros(bytes)?, bytes })
+    }
+
+    /// Its numbers.
+    pub(super) fn rows(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.map[..self.bytes])
+    }
+
+    /// Its numbers, to be written.
+    pub(super) fn rows_mut(&mut self) -> &mut [f32] {
+        bytemuck::cast_slice_mut(&mut self.map[..self.bytes])
+    }
+}
+
+/// Zeros, none of them resident yet. The global allocator would abort where there are none to be had, and its fallible
+/// reservation would touch every page to clear it.
+fn zeros(bytes: usize) -> Option<MmapMut> {
+    MmapMut::map_anon(bytes.max(1)).ok()
+}
+
 /// Ranges lent to one launch.
 pub(super) struct Lent<'a> {
     /// In the order asked for.
@@ -24,9 +55,9 @@ pub(super) struct Lent<'a> {
 }
 
 impl Arena {
-    /// An arena of `bytes`, all zero, none of it resident yet.
-    pub(super) fn new(bytes: u64) -> std::io::Result<Self> {
-        MmapMut::map_anon(usize::try_from(bytes).unwrap_or(usize::MAX).max(1)).map(Arena)
+    /// An arena of `bytes`, all zero, none of it resident yet; `None` if the system does not give the memory.
+    pub(super) fn new(bytes: u64) -> Option<Self> {
+        zeros(usize::try_from(bytes).ok()?).map(Arena)
     }
 
     /// Lends `reads` and `writes` at once.

@@ -8,7 +8,7 @@
     reason = "indices into arrays of registers: unrolled, and the same on both sides"
 )]
 
-use super::simd::{Kernel, Simd};
+use super::simd::{Kernel, Simd, ahead};
 use super::unpack::{Sink, Unpack, with_unpack};
 use glmc_ir::quant::QuantType;
 
@@ -89,38 +89,84 @@ fn dot_group<S: Simd, U: Unpack, const T: usize>(
     xs: &[&[f32]],
     out: &mut [&mut [f32]],
 ) {
+    // One vector comes from the second-level cache for each row; several rows share it.
+    if T == 1 {
+        dot_sets::<S, U, T, 4>(s, u, rows, row_bytes, k, xs, out)
+    } else {
+        dot_sets::<S, U, T, 1>(s, u, rows, row_bytes, k, xs, out)
+    }
+}
+
+/// `R` rows at a time, then what is left row by row.
+#[inline(always)]
+fn dot_sets<S: Simd, U: Unpack, const T: usize, const R: usize>(
+    s: S,
+    u: U,
+    rows: &[u8],
+    row_bytes: usize,
+    k: usize,
+    xs: &[&[f32]],
+    out: &mut [&mut [f32]],
+) {
     let xs: [&[f32]; T] = std::array::from_fn(|t| &xs[t][..k]);
-    for (r, row) in rows.chunks_exact(row_bytes).take(out[0].len()).enumerate() {
-        let sums = dot_row(s, u, row, xs);
+    let n = out[0].len().min(rows.len() / row_bytes);
+    let mut r = 0;
+    while r + R <= n {
+        let set: [&[u8]; R] = std::array::from_fn(|i| &rows[(r + i) * row_bytes..(r + i + 1) * row_bytes]);
+        let sums = dot_rows_of(s, u, set, xs);
+        for (i, sums) in sums.into_iter().enumerate() {
+            for (t, sum) in sums.into_iter().enumerate() {
+                out[t][r + i] = sum;
+            }
+        }
+        r += R;
+    }
+    for r in r..n {
+        let [sums] = dot_rows_of(s, u, [&rows[r * row_bytes..(r + 1) * row_bytes]], xs);
         for (t, sum) in sums.into_iter().enumerate() {
             out[t][r] = sum;
         }
     }
 }
 
-/// Dots of one packed row with `T` vectors of one length.
+/// Dots of `R` packed rows with `T` vectors of one length. A row's value does not depend on the others.
 #[inline(always)]
-fn dot_row<S: Simd, U: Unpack, const T: usize>(s: S, u: U, row: &[u8], xs: [&[f32]; T]) -> [f32; T] {
+fn dot_rows_of<S: Simd, U: Unpack, const T: usize, const R: usize>(
+    s: S,
+    u: U,
+    rows: [&[u8]; R],
+    xs: [&[f32]; T],
+) -> [[f32; T]; R] {
     let (elems, bytes) = (u.elems(), u.bytes());
-    let mut sink = DotSink { s, x: xs, acc: [[s.splat(0.0); 2]; T] };
-    let blocks = row.chunks_exact(bytes);
-    let tail = blocks.remainder();
-    for (b, block) in blocks.enumerate() {
-        for t in 0..T {
-            sink.x[t] = &xs[t][b * elems..(b + 1) * elems];
+    let mut acc = [[[s.splat(0.0); 2]; T]; R];
+    let blocks = rows[0].len() / bytes;
+    let ahead = ahead(R * rows[0].len());
+    for b in 0..blocks {
+        for r in 0..R {
+            let block = &rows[r][b * bytes..(b + 1) * bytes];
+            for line in (0..bytes).step_by(64) {
+                // The same place of the next rows.
+                s.prefetch(block.as_ptr().wrapping_add(ahead + line));
+            }
+            let mut sink = DotSink { s, x: std::array::from_fn(|t| &xs[t][b * elems..(b + 1) * elems]), acc: acc[r] };
+            u.unpack(s, block, &mut sink);
+            acc[r] = sink.acc;
         }
-        u.unpack(s, block, &mut sink);
     }
-    if !tail.is_empty() {
-        // Only float rows have one: their unpacker's block is 32 elements, their own is one.
-        let done = row.len() / bytes * elems;
-        let block = padded_bytes(tail);
-        let x: [[f32; 32]; T] = std::array::from_fn(|t| padded(&xs[t][done..]));
-        let mut last = DotSink { s, x: std::array::from_fn(|t| &x[t][..]), acc: sink.acc };
-        u.unpack(s, &block[..bytes], &mut last);
-        return finish(s, last.acc);
+    let mut out = [[0.0; T]; R];
+    for r in 0..R {
+        let tail = &rows[r][blocks * bytes..];
+        if !tail.is_empty() {
+            // Only float rows have one: their unpacker's block is 32 elements, their own is one.
+            let block = padded_bytes(tail);
+            let x: [[f32; 32]; T] = std::array::from_fn(|t| padded(&xs[t][blocks * elems..]));
+            let mut last = DotSink { s, x: std::array::from_fn(|t| &x[t][..]), acc: acc[r] };
+            u.unpack(s, &block[..bytes], &mut last);
+            acc[r] = last.acc;
+        }
+        out[r] = finish(s, acc[r]);
     }
-    finish(s, sink.acc)
+    out
 }
 
 #[inline(always)]

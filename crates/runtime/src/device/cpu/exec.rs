@@ -6,9 +6,10 @@ use glmc_ir::kernel::Kernel;
 use glmc_ir::plan::{Mem, Phase, Plan};
 use glmc_ir::ty::{Elem, SymValues};
 
-use super::arena::{Arena, Lent};
+use super::arena::{Arena, Lent, Pool};
 use super::attention::{AttentionArgs, KeyPart, attention};
 use super::error::KernelError;
+use super::fusions::Rows;
 use super::indexer::{IndexerArgs, indexer_scores};
 use super::matmul::{GroupedInput, WeightView, batched_matmul, grouped_matmul, matmul};
 use super::prepare::{Contract, Op, Operand, Prepared, Step, symbol_values};
@@ -21,7 +22,7 @@ use crate::load::Weights;
 #[derive(Debug)]
 pub struct CpuDevice {
     arena: Arena,
-    states: Vec<Vec<f32>>,
+    states: Vec<Pool>,
     phases: Vec<Prepared>,
     /// Fill every output with NaN before it is written.
     pub poison: bool,
@@ -37,19 +38,23 @@ pub enum Output<'a> {
 }
 
 /// Called after each step with the step's index, the output's index, its current shape and its numbers.
-pub type Observer<'a> = &'a mut dyn FnMut(usize, usize, &[usize], Output<'_>);
+pub type Observer<'a> = &'a mut (dyn FnMut(usize, usize, &[usize], Output<'_>) + Send);
 
 impl CpuDevice {
     /// Memory for `plan`. Pages of arena and pools become resident when they are first written.
     ///
     /// # Errors
-    /// Memory that cannot be had, or a plan that the verifier would have refused.
+    /// Memory that the system does not give, or a plan that the verifier would have refused.
     pub fn new(plan: &Plan) -> Result<Self, RuntimeError> {
         let arena = plan.phases.iter().map(|p| p.arena_bytes).max().unwrap_or(0);
-        let arena = Arena::new(arena)
-            .map_err(|e| RuntimeError::Request(format!("an arena of {arena} bytes cannot be had: {e}")))?;
+        let arena = Arena::new(arena).ok_or_else(|| RuntimeError::memory("the arena", arena))?;
         let none = SymValues::default();
-        let states = plan.states.values().map(|s| vec![0.0; s.ty.elems(&none).unwrap_or(0) as usize]).collect();
+        let pool = |s: &glmc_ir::plan::State| {
+            let elems = s.ty.elems(&none).unwrap_or(u64::MAX);
+            let failed = || RuntimeError::memory(format!("cache pool `{}`", s.name), elems.saturating_mul(4));
+            Pool::new(elems).ok_or_else(failed)
+        };
+        let states = plan.states.values().map(pool).collect::<Result<_, _>>()?;
         let prepared = |p: &Phase| {
             Prepared::new(p).map_err(|source| RuntimeError::Kernel { step: p.name.clone(), kernel: "prepare", source })
         };
@@ -77,20 +82,20 @@ impl CpuDevice {
             source,
         })?;
         let prepared = std::mem::take(&mut self.phases[index].steps);
-        let mut result = Ok(());
-        for (i, step) in prepared.iter().enumerate() {
-            result = self.launch(step, weights, &values, params).map_err(|source| RuntimeError::Kernel {
-                step: phase.steps[i].name.clone(),
-                kernel: phase.steps[i].kernel.name(),
-                source,
-            });
-            if result.is_err() {
-                break;
+        // All launches from a worker of the pool: from outside, each would sleep and be woken once.
+        let result = rayon::scope(|_| {
+            for (i, step) in prepared.iter().enumerate() {
+                self.launch(step, weights, &values, params).map_err(|source| RuntimeError::Kernel {
+                    step: phase.steps[i].name.clone(),
+                    kernel: phase.steps[i].kernel.name(),
+                    source,
+                })?;
+                if let Some(see) = see.as_mut() {
+                    self.show(step, &values, i, see);
+                }
             }
-            if let Some(see) = see.as_mut() {
-                self.show(step, &values, i, see);
-            }
-        }
+            Ok(())
+        });
         self.phases[index].steps = prepared;
         result
     }
@@ -147,7 +152,7 @@ impl CpuDevice {
         let mut reads = reads.into_iter();
         let sources = step.inputs.iter().map(|o| match o.mem {
             Mem::Weight(w) => Some(Source::Weight(o.elem, w)),
-            Mem::State(s) => self.states.get(s.as_u32() as usize).map(|v| Source::F32(v)),
+            Mem::State(s) => self.states.get(s.as_u32() as usize).map(|v| Source::F32(v.rows())),
             Mem::Param(p) => params.get(p.as_u32() as usize).map(|v| Source::I32(v)),
             Mem::Buf(_) if o.elem == Elem::I32 => reads.next().map(|b| Source::I32(bytemuck::cast_slice(b))),
             Mem::Buf(_) => reads.next().map(|b| Source::F32(bytemuck::cast_slice(b))),
@@ -174,7 +179,7 @@ impl CpuDevice {
         else {
             return Err(bad);
         };
-        gather::scatter_pool(x, shapes[2][1], rows, pool)
+        gather::scatter_pool(x, shapes[2][1], rows, pool.rows_mut())
     }
 }
 
@@ -187,22 +192,30 @@ enum Source<'a> {
 }
 
 /// One launch with its operands at hand.
-struct Call<'a> {
+pub(super) struct Call<'a> {
     weights: &'a Weights,
     sources: Vec<Source<'a>>,
-    in_shapes: Vec<Vec<usize>>,
+    pub(super) in_shapes: Vec<Vec<usize>>,
     out_shapes: Vec<Vec<usize>>,
-    step: &'a Step,
+    pub(super) step: &'a Step,
 }
 
 impl Call<'_> {
     fn run(&self, mut writes: Vec<&mut [u8]>) -> Result<(), KernelError> {
         let kernel = match &self.step.op {
-            Op::Matmul(contract) => return self.matmul(contract, floats(&mut writes, 0)?),
+            Op::Matmul(contract, at) => return self.matmul(contract, *at, floats(&mut writes, 0)?),
+            Op::GateUp(contract) => return self.gate_up(contract, floats(&mut writes, 0)?),
             Op::Other(k) => k,
         };
         match kernel {
-            Kernel::Matmul(_) | Kernel::Append(_) => {
+            Kernel::AllGather(_)
+            | Kernel::AllReduce(_)
+            | Kernel::AllToAll(_)
+            | Kernel::ReduceScatter(_)
+            | Kernel::Shard(_) => {
+                Err(KernelError::Dim { what: "ranks of a collective", have: 1, need: "a device group" })
+            }
+            Kernel::Matmul(_) | Kernel::GateUp(_) | Kernel::Append(_) => {
                 Err(KernelError::Dim { what: "a launch", have: 0, need: "one that was prepared" })
             }
             Kernel::Add(_) => self.binary(floats(&mut writes, 0)?, |a, b| a + b, elementwise::add),
@@ -210,6 +223,15 @@ impl Call<'_> {
             Kernel::Silu(_) => elementwise::silu(self.f32(0)?, floats(&mut writes, 0)?),
             Kernel::Sigmoid(_) => elementwise::sigmoid(self.f32(0)?, floats(&mut writes, 0)?),
             Kernel::Relu(_) => elementwise::relu(self.f32(0)?, floats(&mut writes, 0)?),
+            Kernel::AddRmsNorm(n) => self.add_rms_norm(n.eps as f32, &mut writes),
+            Kernel::GroupedGateUp(_) => self.grouped_gate_up(floats(&mut writes, 0)?),
+            Kernel::GroupedDown(_) => self.grouped_down(floats(&mut writes, 0)?),
+            Kernel::RopeJoin(k) => self
+                .rope_join(&Rows { from: &k.from, rope: &k.rope, theta: k.theta, eps: None }, floats(&mut writes, 0)?),
+            Kernel::LatentRow(k) => self.rope_join(
+                &Rows { from: &k.from, rope: &k.rope, theta: k.theta, eps: Some(k.eps as f32) },
+                floats(&mut writes, 0)?,
+            ),
             Kernel::Scale(s) => elementwise::scale(self.f32(0)?, s.factor as f32, floats(&mut writes, 0)?),
             Kernel::Decode(_) => self.decode(floats(&mut writes, 0)?),
             Kernel::Gather(_) => self.gather(floats(&mut writes, 0)?),
@@ -251,7 +273,7 @@ impl Call<'_> {
         }
     }
 
-    fn f32(&self, i: usize) -> Result<&[f32], KernelError> {
+    pub(super) fn f32(&self, i: usize) -> Result<&[f32], KernelError> {
         match self.sources[i] {
             Source::F32(v) => Ok(v),
             Source::Weight(_, w) => Ok(self.weights.floats(w)),
@@ -259,7 +281,7 @@ impl Call<'_> {
         }
     }
 
-    fn i32(&self, i: usize) -> Result<&[i32], KernelError> {
+    pub(super) fn i32(&self, i: usize) -> Result<&[i32], KernelError> {
         match self.sources[i] {
             Source::I32(v) => Ok(v),
             _ => Err(KernelError::Dim { what: "an operand", have: i, need: "integers" }),
@@ -267,7 +289,7 @@ impl Call<'_> {
     }
 
     /// Operand `i` as `n` stored rows of `k`.
-    fn stored(&self, i: usize, n: usize, k: usize) -> Result<WeightView<'_>, KernelError> {
+    pub(super) fn stored(&self, i: usize, n: usize, k: usize) -> Result<WeightView<'_>, KernelError> {
         use glmc_ir::quant::QuantType;
         match self.sources[i] {
             Source::Weight(elem, w) => {
@@ -283,24 +305,24 @@ impl Call<'_> {
         }
     }
 
-    fn matmul(&self, contract: &Contract, y: &mut [f32]) -> Result<(), KernelError> {
+    fn matmul(&self, contract: &Contract, last: usize, y: &mut [f32]) -> Result<(), KernelError> {
         let rhs = self.sources.len() - 1;
         if rhs == 1 {
             let width = y.len();
             return self.product(contract, 1, y, width, true);
         }
-        // Operands that share the input: each fills its piece of the joined last dim.
-        let out = &self.step.outputs[0];
-        let total: usize = out.pieces.iter().sum();
+        // Operands that share the input: each fills its part of the joined last dim.
+        let total: usize = self.step.outputs[0].pieces.iter().sum();
         let mut at = 0;
-        for (i, width) in out.pieces.iter().enumerate() {
+        for i in 0..rhs {
+            let width = self.in_shapes[i + 1][last];
             if matches!(contract, Contract::Rows { .. }) && self.in_shapes[i + 1][..].len() == 2 {
                 self.product(contract, i + 1, &mut y[at..], total, false)?;
             } else {
                 let rows = y.len() / total.max(1);
                 let mut part = vec![0.0; rows * width];
                 self.product(contract, i + 1, &mut part, 0, true)?;
-                for (y, p) in y.chunks_exact_mut(total).zip(part.chunks_exact(*width)) {
+                for (y, p) in y.chunks_exact_mut(total).zip(part.chunks_exact(width.max(1))) {
                     y[at..at + width].copy_from_slice(p);
                 }
             }
@@ -310,7 +332,7 @@ impl Call<'_> {
     }
 
     /// One product of operand 0 with operand `i`; dense, or rows `stride` apart.
-    fn product(
+    pub(super) fn product(
         &self,
         contract: &Contract,
         i: usize,
@@ -362,7 +384,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn binary(
+    pub(super) fn binary(
         &self,
         y: &mut [f32],
         f: impl Fn(f32, f32) -> f32,
@@ -396,7 +418,7 @@ impl Call<'_> {
     }
 
     /// Where a named piece of operand 0 lies in its last dim. The verifier has compared names and order.
-    fn piece(&self, name: &str) -> Result<std::ops::Range<usize>, KernelError> {
+    pub(super) fn piece(&self, name: &str) -> Result<std::ops::Range<usize>, KernelError> {
         let input = &self.step.inputs[0];
         let at = input.names.iter().position(|n| n == name);
         let at = at.ok_or(KernelError::Dim { what: "a piece", have: 0, need: "a name that the operand has" })?;
@@ -473,7 +495,7 @@ impl Call<'_> {
     }
 }
 
-fn floats<'w>(writes: &'w mut [&mut [u8]], i: usize) -> Result<&'w mut [f32], KernelError> {
+pub(super) fn floats<'w>(writes: &'w mut [&mut [u8]], i: usize) -> Result<&'w mut [f32], KernelError> {
     let have = writes.len();
     let out = writes.get_mut(i).ok_or(KernelError::Dim { what: "outputs", have, need: "one more" })?;
     Ok(bytemuck::cast_slice_mut(out))

@@ -7,14 +7,16 @@
 use super::align::Rows;
 use super::dot::{dot_rows, row_bytes};
 use super::error::{KernelError, want_len};
+use super::fixed::Fixed;
 use super::gemm::gemm_rows;
+use super::simd;
 use glmc_ir::quant::QuantType;
 use rayon::prelude::*;
 
 /// Most vectors that the streaming path takes.
 const STREAM: usize = 8;
 /// Weight bytes that one streaming task reads, about.
-const TASK_BYTES: usize = 1 << 17;
+const TASK_BYTES: usize = 1 << 16;
 /// Weight rows of one panel task: a panel of them stays in the first-level cache while the vectors stream past.
 const TASK_ROWS: usize = 16;
 
@@ -202,18 +204,29 @@ struct Unit<'a, 'y> {
 struct Job<'u, 'y> {
     w: WeightView<'u>,
     xs: &'u [&'u [f32]],
+    fixed: &'u [&'u Fixed],
     out: Vec<&'y mut [f32]>,
 }
 
 fn run(units: Vec<Unit<'_, '_>>) {
-    let (heads, outs): (Vec<_>, Vec<_>) = units.into_iter().map(|u| ((u.w, u.xs), u.out)).unzip();
+    let mut shared = Shared::default();
+    let units: Vec<_> = units.into_iter().map(|u| (shared.fixed(u.w, &u.xs), u)).collect();
+    let fixed_xs = shared.vectors;
+    let (heads, outs): (Vec<_>, Vec<_>) = units
+        .into_iter()
+        .map(|(at, u)| {
+            let fixed: Vec<&Fixed> = at.iter().map(|i| &fixed_xs[*i]).collect();
+            ((u.w, u.xs, fixed), u.out)
+        })
+        .unzip();
     let mut jobs = Vec::new();
-    for ((w, xs), outs) in heads.iter().zip(outs) {
+    for ((w, xs, fixed), outs) in heads.iter().zip(outs) {
         let rows = task_rows(*w, xs.len());
         let first = jobs.len();
         jobs.extend((0..w.n.div_ceil(rows)).map(|i| Job {
             w: w.rows(i * rows, rows.min(w.n - i * rows)),
             xs,
+            fixed,
             out: Vec::with_capacity(xs.len()),
         }));
         for out in outs {
@@ -225,6 +238,32 @@ fn run(units: Vec<Unit<'_, '_>>) {
     jobs.into_par_iter().with_max_len(1).for_each(Job::run);
 }
 
+/// The vectors of streaming products as integers, each converted once however many units it meets.
+#[derive(Default)]
+struct Shared<'a> {
+    seen: Vec<&'a [f32]>,
+    vectors: Vec<Fixed>,
+}
+
+impl<'a> Shared<'a> {
+    /// Where the vectors of a unit are; empty where type, machine or values do not allow integers.
+    fn fixed(&mut self, w: WeightView<'_>, xs: &[&'a [f32]]) -> Vec<usize> {
+        if xs.len() > STREAM || !simd::takes_fixed(w.ty) {
+            return Vec::new();
+        }
+        xs.iter().map(|x| self.one(x)).collect::<Option<_>>().unwrap_or_default()
+    }
+
+    fn one(&mut self, x: &'a [f32]) -> Option<usize> {
+        if let Some(at) = self.seen.iter().position(|s| std::ptr::eq(*s, x)) {
+            return Some(at);
+        }
+        self.vectors.push(Fixed::new(x)?);
+        self.seen.push(x);
+        Some(self.seen.len() - 1)
+    }
+}
+
 /// Rows of one task. It never changes a result, only the balance.
 fn task_rows(w: WeightView<'_>, t: usize) -> usize {
     if t <= STREAM { (TASK_BYTES / w.row_bytes().max(1)).clamp(1, 4096) } else { TASK_ROWS }
@@ -233,7 +272,9 @@ fn task_rows(w: WeightView<'_>, t: usize) -> usize {
 impl Job<'_, '_> {
     fn run(mut self) {
         let row = self.w.row_bytes();
-        if self.xs.len() <= STREAM || row == 0 {
+        if row > 0 && !self.fixed.is_empty() {
+            simd::dot_fixed(self.w.ty, self.w.bytes, row, self.fixed, &mut self.out);
+        } else if self.xs.len() <= STREAM || row == 0 {
             dot_rows(self.w.ty, self.w.bytes, self.w.k, self.xs, &mut self.out);
         } else {
             gemm_rows(self.w.ty, self.w.bytes, row, self.w.k, self.xs, &mut self.out);

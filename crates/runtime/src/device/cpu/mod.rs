@@ -23,6 +23,8 @@ mod arena;
 mod dot;
 mod error;
 mod exec;
+mod fixed;
+mod fusions;
 mod gemm;
 mod math;
 mod prepare;

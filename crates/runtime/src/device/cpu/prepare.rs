@@ -66,7 +66,9 @@ pub(super) enum Contract {
 /// A contract with what its attributes resolve to.
 #[derive(Debug)]
 pub(super) enum Op {
-    Matmul(Contract),
+    /// With the dim of each right operand that its last result dim is.
+    Matmul(Contract, usize),
+    GateUp(Contract),
     Other(Kernel),
 }
 
@@ -82,7 +84,8 @@ impl Prepared {
                     .collect::<Result<Vec<_>, _>>()
             };
             let op = match &s.kernel {
-                Kernel::Matmul(m) => Op::Matmul(Contract::of(&m.spec)?),
+                Kernel::Matmul(m) => Op::Matmul(Contract::of(&m.spec)?, last_dim(&m.spec)),
+                Kernel::GateUp(g) => Op::GateUp(Contract::of(&g.spec)?),
                 k => Op::Other(k.clone()),
             };
             Ok(Step { op, inputs: of(false)?, outputs: of(true)? })
@@ -139,6 +142,12 @@ pub(super) fn symbol_values(phase: &Phase, syms: &SymValues) -> Result<Vec<usize
         Ok(n as usize)
     };
     phase.syms.iter().map(value).collect()
+}
+
+/// The right operand's dim that is the last of the result; 0 where it has none, which only one right operand may.
+fn last_dim(spec: &str) -> usize {
+    let at = |e: Einsum| e.rhs.iter().position(|c| Some(c) == e.out.last());
+    Einsum::parse(spec).ok().and_then(at).unwrap_or(0)
 }
 
 impl Contract {

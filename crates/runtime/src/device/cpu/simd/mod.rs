@@ -12,6 +12,11 @@ mod x86_256;
 #[cfg(target_arch = "x86_64")]
 mod x86_512;
 
+#[cfg(target_arch = "x86_64")]
+mod vnni;
+
+use super::fixed::Fixed;
+use glmc_ir::quant::QuantType;
 use std::sync::OnceLock;
 
 /// Sixteen f32 lanes and thirty-two byte lanes, as one instruction set offers them.
@@ -87,6 +92,9 @@ pub(crate) trait Simd: Copy {
     fn f16(self, from: &[u8; 32]) -> Self::F;
     /// One IEEE half value from its bits.
     fn half(self, bits: u16) -> f32;
+    /// Asks for the cache line at `at`, which may lie anywhere: nothing is read.
+    #[inline(always)]
+    fn prefetch(self, _at: *const u8) {}
 }
 
 /// Applies a function to both halves. The methods of arrays are not certain to be inlined into a function with more
@@ -182,6 +190,29 @@ fn run_512<K: Kernel>(kernel: K) -> K::Out {
 fn run_256<K: Kernel>(kernel: K) -> K::Out {
     // SAFETY: this function's features are exactly the ones that the token stands for.
     kernel.run(unsafe { x86_256::Avx2::new() })
+}
+
+/// How far ahead of its use a weight is asked for, in bytes: the same place of a later set of `set` bytes. Farther than
+/// what is read in the time that memory takes to answer, and not so far that the second-level cache loses it again.
+#[inline(always)]
+pub(super) fn ahead(set: usize) -> usize {
+    const LEAST: usize = 8192;
+    LEAST.next_multiple_of(set.max(1))
+}
+
+/// Whether rows of `ty` are multiplied in integers on this machine (see [`super::fixed`]).
+pub(super) fn takes_fixed(ty: QuantType) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return vnni::takes(ty);
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
+/// `out[t][r] = rows[r] . xs[t]` of a type that [`takes_fixed`] takes.
+pub(super) fn dot_fixed(ty: QuantType, rows: &[u8], row_bytes: usize, xs: &[&Fixed], out: &mut [&mut [f32]]) {
+    assert!(takes_fixed(ty), "the caller asks first");
+    #[cfg(target_arch = "x86_64")]
+    vnni::dot_rows(ty, rows, row_bytes, xs, out);
 }
 
 #[cfg(test)]

@@ -1,0 +1,55 @@
+//! `reduce_scatter`: a pending sum over an axis, each rank of which then holds its part of `dim` of the sum.
+
+use serde::{Deserialize, Serialize};
+
+use super::rules::{Infer, moved};
+use crate::collective::{Collective, CollectiveKind};
+use crate::diag::Diagnostic;
+use crate::op::OpDef;
+use crate::placement::DimRule;
+use crate::tensor::{EvalError, Tensor};
+use crate::ty::{Axis, SymValues, TensorType};
+
+/// See the module.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReduceScatter {
+    /// The mesh axis whose ranks take part.
+    pub axis: Axis,
+    /// The dim that becomes split.
+    pub dim: usize,
+    /// Entries that stay together; see [`crate::ty::Split::unit`].
+    #[serde(default = "super::rules::one", skip_serializing_if = "super::rules::is_one")]
+    pub unit: u64,
+}
+
+impl OpDef for ReduceScatter {
+    const NAME: &'static str = "reduce_scatter";
+
+    fn infer(&self, args: &[&TensorType]) -> Infer {
+        moved(Self::NAME, args)
+    }
+
+    fn dim_rule(&self, args: &[&TensorType], results: &[TensorType]) -> DimRule {
+        DimRule::elementwise(args, results)
+    }
+
+    fn collective(&self) -> Option<Collective> {
+        let kind = CollectiveKind::ReduceScatter { dim: self.dim, unit: self.unit };
+        Some(Collective { kind, axis: self.axis.clone() })
+    }
+
+    fn place(&self, args: &[&TensorType], results: &mut [TensorType]) -> Option<Result<(), Diagnostic>> {
+        let c = self.collective()?;
+        Some(c.place(Self::NAME, args[0]).map(|t| results[0] = t))
+    }
+
+    /// The identity: a collective never changes a value, only where it lives.
+    fn eval(&self, args: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
+        Ok(vec![args[0].clone()])
+    }
+
+    fn flops(&self, args: &[&TensorType], _: &[TensorType], syms: &SymValues) -> u64 {
+        super::elementwise::flops(args[0], syms, 1)
+    }
+}

@@ -1,0 +1,219 @@
+//! Owns the cost of a plan's phases, rank by rank: what each launch moves on a rank, from its contract and placements.
+
+use glmc_ir::diag::Diagnostic;
+use glmc_ir::kernel::Access;
+use glmc_ir::placement::strip;
+use glmc_ir::plan::{Mem, Phase, PhaseKind, Plan, Recipe, Step};
+use glmc_ir::ty::{Axis, SymValues, TensorType};
+use indexmap::IndexMap;
+use serde::Serialize;
+
+use super::{Bytes, Classes, CollectiveCost, Unit};
+use crate::target::Target;
+
+/// What one step of a phase costs on one rank.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PhaseCost {
+    /// The phase.
+    pub phase: String,
+    /// Tokens of the step.
+    pub tokens: u64,
+    /// Visible positions that were assumed.
+    pub context: u64,
+    /// The whole step in seconds.
+    pub step_s: f64,
+    /// The same by class.
+    pub classes_s: Classes,
+    /// Bytes moved.
+    pub bytes: Bytes,
+    /// Floating-point operations.
+    pub flops: u64,
+    /// Launches.
+    pub launches: u64,
+    /// Weights and caches alone at the target's bandwidth, in seconds: no step is faster.
+    pub limit_s: f64,
+}
+
+impl PhaseCost {
+    /// Adds a collective of the step.
+    pub fn add_collective(&mut self, target: &Target, cost: &CollectiveCost) {
+        self.classes_s.add_collective(target, cost);
+        self.step_s = self.classes_s.total();
+        self.launches += 1;
+    }
+
+    /// How near the step is to the byte limit, at most 1.
+    pub fn share(&self) -> f64 {
+        if self.step_s > 0.0 { self.limit_s / self.step_s } else { 1.0 }
+    }
+
+    /// Tokens a second.
+    pub fn tokens_per_s(&self) -> f64 {
+        if self.step_s > 0.0 { self.tokens as f64 / self.step_s } else { 0.0 }
+    }
+}
+
+/// Bytes that one decoded token costs, over all ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct TokenBytes {
+    /// Weights that the token needs, each counted once however many ranks or launches read it.
+    pub weights_once: u64,
+    /// Weights read, by every launch of every rank.
+    pub weights_read: u64,
+    /// Cache rows read and written, by every launch of every rank.
+    pub cache: u64,
+}
+
+/// One argument of a launch: what is moved of the global value.
+struct Moved<'a> {
+    mem: Mem,
+    ty: &'a TensorType,
+    bytes: u64,
+}
+
+/// What a launch moves and computes, on all ranks together as if no value were held twice.
+struct Launch<'a> {
+    moved: Vec<Moved<'a>>,
+    flops: u64,
+    unit: Unit,
+}
+
+fn launch<'a>(step: &'a Step, syms: &SymValues, target: &Target) -> Result<Launch<'a>, Diagnostic> {
+    let inputs: Vec<_> = step.args.iter().filter(|a| a.access != Access::Write).collect();
+    let global: Vec<TensorType> = inputs.iter().map(|a| strip(&a.ty)).collect();
+    let types: Vec<&TensorType> = global.iter().collect();
+    let reads = step.kernel.input_reads(&types, syms)?;
+    let work = step.kernel.work(&types, syms)?;
+    let mut moved: Vec<Moved<'_>> =
+        inputs.iter().zip(reads).map(|(a, bytes)| Moved { mem: a.mem, ty: &a.ty, bytes }).collect();
+    let mut updated = work.write;
+    for a in step.args.iter().filter(|a| a.access == Access::Write) {
+        let bytes = a.ty.bytes(syms).unwrap_or(0);
+        updated = updated.saturating_sub(bytes);
+        moved.push(Moved { mem: a.mem, ty: &a.ty, bytes });
+    }
+    // What is written beyond the outputs is written into state.
+    if let Some(a) = step.args.iter().find(|a| a.access == Access::Update) {
+        moved.push(Moved { mem: a.mem, ty: &a.ty, bytes: updated });
+    }
+    Ok(Launch { moved, flops: work.flops, unit: Unit::of(&step.kernel, &types, target) })
+}
+
+/// The axes that cut a value.
+fn axes(ty: &TensorType) -> impl Iterator<Item = &Axis> {
+    ty.dims.iter().filter_map(|d| d.split.as_ref().map(|s| &s.axis))
+}
+
+fn ways<'a>(mesh: &IndexMap<Axis, u64>, axes: impl Iterator<Item = &'a Axis>) -> u64 {
+    let mut distinct: Vec<&Axis> = axes.collect();
+    distinct.sort();
+    distinct.dedup();
+    distinct.into_iter().map(|a| mesh.get(a).copied().unwrap_or(1)).product::<u64>().max(1)
+}
+
+/// Bytes that the most loaded rank holds of a value of `bytes`.
+pub fn local_bytes(ty: &TensorType, bytes: u64, mesh: &IndexMap<Axis, u64>) -> u64 {
+    bytes.div_ceil(ways(mesh, axes(ty)))
+}
+
+/// The part of `bytes` of a weight that `rank` reads, in proportion to what its recipe gives it.
+fn weight_bytes(w: &Recipe, rank: usize, bytes: u64) -> u64 {
+    let held: u64 = w.slices.get(rank).into_iter().flatten().map(|s| s.bytes.saturating_mul(s.count)).sum();
+    let share = u128::from(bytes) * u128::from(held) / u128::from(w.span.bytes.max(1));
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
+fn on_rank(plan: &Plan, m: &Moved<'_>, rank: usize) -> Bytes {
+    match m.mem {
+        Mem::Weight(w) => Bytes { weights: weight_bytes(&plan.weights[w], rank, m.bytes), ..Bytes::default() },
+        Mem::State(_) => Bytes { caches: local_bytes(m.ty, m.bytes, &plan.mesh), ..Bytes::default() },
+        Mem::Param(_) | Mem::Buf(_) => Bytes { other: local_bytes(m.ty, m.bytes, &plan.mesh), ..Bytes::default() },
+    }
+}
+
+/// The symbols of `phase` at a nominal context: as many visible positions, everything else at its bound.
+fn nominal(phase: &Phase, tune_ctx: u64) -> (SymValues, u64) {
+    let mut syms = phase.bounds();
+    let context = syms.get(&"S".into()).map_or(tune_ctx, |bound| bound.min(tune_ctx.max(1)));
+    if syms.get(&"S".into()).is_some() {
+        syms = syms.with("S", context);
+    }
+    (syms, context)
+}
+
+/// The cost of one step of `phase` on each rank, with `tune_ctx` visible positions or the plan's bound.
+///
+/// # Errors
+/// A launch whose contract refuses its arguments; the verifier finds it first.
+pub fn phase_costs(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64) -> Result<Vec<PhaseCost>, Diagnostic> {
+    let (syms, context) = nominal(phase, tune_ctx);
+    let launches = phase.steps.iter().map(|s| launch(s, &syms, target)).collect::<Result<Vec<_>, _>>()?;
+    let cost = |rank: usize| {
+        let (mut classes, mut bytes, mut flops) = (Classes::default(), Bytes::default(), 0u64);
+        for l in &launches {
+            let mut moved = Bytes::default();
+            l.moved.iter().for_each(|m| moved += on_rank(plan, m, rank));
+            let own = l.flops / ways(&plan.mesh, l.moved.iter().flat_map(|m| axes(m.ty)));
+            classes.add_launch(target, moved, own, l.unit);
+            bytes += moved;
+            flops = flops.saturating_add(own);
+        }
+        let limit_s = (bytes.weights as f64 + bytes.caches as f64) / target.device.read_bytes_per_s;
+        PhaseCost {
+            phase: phase.name.clone(),
+            tokens: phase.tokens,
+            context,
+            step_s: classes.total(),
+            classes_s: classes,
+            bytes,
+            flops,
+            launches: launches.len() as u64,
+            limit_s,
+        }
+    };
+    Ok((0..plan.target.ranks as usize).map(cost).collect())
+}
+
+/// The phase of the fewest tokens.
+fn smallest_decode(plan: &Plan) -> Option<&Phase> {
+    plan.phases.iter().filter(|p| p.kind == PhaseKind::Decode).min_by_key(|p| p.tokens)
+}
+
+/// The cost of decoding in the smallest bucket, on the slowest rank; `None` for a plan that does not decode.
+///
+/// # Errors
+/// See [`phase_costs`].
+pub fn decode(plan: &Plan, target: &Target, tune_ctx: u64) -> Result<Option<PhaseCost>, Diagnostic> {
+    let Some(phase) = smallest_decode(plan) else { return Ok(None) };
+    let costs = phase_costs(plan, phase, target, tune_ctx)?;
+    Ok(costs.into_iter().max_by(|a, b| a.step_s.total_cmp(&b.step_s)))
+}
+
+/// See [`TokenBytes`]; with `tune_ctx` visible positions or the plan's bound.
+///
+/// # Errors
+/// See [`phase_costs`].
+pub fn bytes_per_token(plan: &Plan, target: &Target, tune_ctx: u64) -> Result<TokenBytes, Diagnostic> {
+    let mut sum = TokenBytes { weights_once: 0, weights_read: 0, cache: 0 };
+    let Some(phase) = smallest_decode(plan) else { return Ok(sum) };
+    let (syms, _) = nominal(phase, tune_ctx);
+    let mut once = vec![0u64; plan.weights.len()];
+    for step in &phase.steps {
+        for m in &launch(step, &syms, target)?.moved {
+            if let Mem::Weight(w) = m.mem {
+                let seen = &mut once[w.as_u32() as usize];
+                *seen = m.bytes.max(*seen).min(plan.weights[w].span.bytes);
+            }
+            for rank in 0..plan.target.ranks as usize {
+                let bytes = on_rank(plan, m, rank);
+                sum.weights_read = sum.weights_read.saturating_add(bytes.weights);
+                sum.cache = sum.cache.saturating_add(bytes.caches);
+            }
+        }
+    }
+    let tokens = phase.tokens.max(1);
+    sum.weights_once = once.into_iter().fold(0, u64::saturating_add) / tokens;
+    sum.weights_read /= tokens;
+    sum.cache /= tokens;
+    Ok(sum)
+}

@@ -1,0 +1,164 @@
+//! Needs at other limits against plans really made for them, and what is said to fit against every possibility.
+
+use glmc_ir::plan::{FORMAT, Model, Target as PlanTarget};
+
+use super::*;
+use crate::cost::Collective;
+use crate::lower;
+use crate::pass::PassCx;
+use crate::schedule::{EntryInfo, schedule};
+
+const CHUNK: u64 = 16;
+
+/// Decode phases of the batches up to `max_batch`, and a prefill.
+fn plan(ctx: u64, max_batch: u64) -> Plan {
+    let entry = |name: &str, t: &str, q: u64| {
+        format!(
+            "  entry @{name}(%tokens: i32[{t}], %row: i32[{t}], %rows: i32[{q}, S], %a.kv: state f32[{ctx}, 32], %b.kv: state f32[{ctx}, 32], %a.index: state f32[{ctx}, 8])
+      -> (z: f32[{t}, 100], seen: f32[{q}, S, 32], kv: state f32[{ctx}, 32], b: state f32[{ctx}, 32], i: state f32[{ctx}, 8]) {{
+    %x = gather @table, %tokens : f32[{t}, 32]
+    %kv_2 = append %a.kv, %row, %x : state f32[{ctx}, 32]
+    %old = gather %kv_2, %rows : f32[{q}, S, 32]
+    %seen = scale %old {{factor: 2.0}} : f32[{q}, S, 32]
+    %h = scale %x {{factor: 2.0}} : f32[{t}, 32]
+    %z = matmul %h, @table {{spec: \"tk,nk->tn\"}} : f32[{t}, 100]
+    return z: %z, seen: %seen, kv: %kv_2, b: %b.kv, i: %a.index
+  }}
+"
+        )
+    };
+    let chunk = CHUNK.min(ctx);
+    let batches: Vec<u64> = [1, 2, 4, 8].into_iter().filter(|b| *b <= max_batch).collect();
+    let mut text = format!(
+        "module m {{\n  sym S <= {ctx}\n  sym T <= {chunk}\n  weight @table = \"t\" part 0 at 0 size 12800 : f32[100, 32]\n"
+    );
+    let mut entries = Vec::new();
+    for b in &batches {
+        text += &entry(&format!("decode_{b}"), &b.to_string(), *b);
+        entries.push(EntryInfo { func: format!("decode_{b}"), kind: PhaseKind::Decode, tokens: *b });
+    }
+    text += &entry("prefill", "T", 1);
+    entries.push(EntryInfo { func: "prefill".into(), kind: PhaseKind::Prefill, tokens: chunk });
+    let m = glmc_ir::text::parse_module(&(text + "}\n")).unwrap();
+    let lowered = lower::lower(&m, &mut PassCx::new(None)).unwrap();
+    let s = schedule(&m, &lowered, &entries).unwrap();
+    Plan {
+        format: FORMAT,
+        producer: "test".into(),
+        target: PlanTarget { name: "test".into(), arch: "cpu".into(), ranks: 1 },
+        model: Model {
+            arch: "none".into(),
+            name: String::new(),
+            layers: 1,
+            vocab: 1,
+            trained_ctx: 1,
+            stop: vec![],
+            suppress: vec![],
+        },
+        limits: Limits { ctx, max_batch, cache_rows: ctx, chunk },
+        mesh: m.mesh,
+        files: vec![],
+        weights: s.weights,
+        states: s.states,
+        phases: s.phases,
+    }
+}
+
+/// `cpu` with this memory and overheads that show.
+fn target(memory: Option<u64>) -> Target {
+    let mut t = Target::named("cpu").unwrap();
+    let d = &mut t.device;
+    (d.memory_bytes, d.context_bytes, d.graph_bytes, d.graph_bytes_per_phase, d.reserve_bytes) =
+        (memory, 1000, 200, 30, 4000);
+    t
+}
+
+#[test]
+fn every_part_is_counted() {
+    let (p, t) = (plan(100, 2), target(None));
+    let fit = Fit { plan: &p, target: &t, exchanges: &[] };
+    let needs = fit.needs().unwrap();
+    assert_eq!(needs.len(), 1);
+    let n = &needs[0];
+    assert_eq!((n.weights, n.collectives, n.context, n.reserve), (12800, 0, 1000, 4000));
+    assert_eq!(n.graphs, 200 + 3 * 30);
+    let caches: Vec<(&str, u64)> = n.caches.iter().map(|(k, b)| (k.as_str(), *b)).collect();
+    assert_eq!(caches, [("kv", 2 * 100 * 32 * 4), ("index", 100 * 8 * 4)]);
+    assert_eq!(n.arena, p.phases.iter().map(|p| p.arena_bytes).max().unwrap());
+    assert_eq!(n.total(), 12800 + 25600 + 3200 + n.arena + 1000 + 290 + 4000);
+    assert_eq!(n.plan_bytes(), 12800 + 25600 + 3200 + n.arena);
+    assert_eq!(fit.check(), Ok(Ok(needs.clone())));
+}
+
+#[test]
+fn slots_of_the_largest_exchange_are_counted_once() {
+    let mut p = plan(100, 1);
+    p.target.ranks = 8;
+    let t = Target::named("8x-h200").unwrap();
+    let exchange = |bytes| Exchange { kind: Collective::AllReduce, bytes };
+    let slots = |e: &[Exchange]| Fit { plan: &p, target: &t, exchanges: e }.needs().unwrap()[7].collectives;
+    assert_eq!(slots(&[]), 0);
+    assert_eq!(slots(&[exchange(1000), exchange(3000), exchange(3000)]), 2 * (8 * 3000 + 8 * 32 * 128));
+}
+
+#[test]
+fn needs_at_other_limits_are_those_of_plans_made_for_them() {
+    let (p, t) = (plan(100, 8), target(None));
+    let fit = Fit { plan: &p, target: &t, exchanges: &[] };
+    let mut compared = 0;
+    for ctx in 1..=100 {
+        let made = plan(ctx, 8);
+        assert_eq!(fit.at_ctx(ctx), made.limits);
+        assert_eq!(fit.needs_at(&made.limits), Fit { plan: &made, ..fit }.needs(), "context {ctx}");
+        compared += 1;
+    }
+    for batch in [1, 2, 4] {
+        let made = plan(100, batch);
+        assert_eq!(fit.needs_at(&made.limits), Fit { plan: &made, ..fit }.needs(), "batch {batch}");
+        compared += 1;
+    }
+    assert_eq!(compared, 103);
+}
+
+#[test]
+fn what_is_said_to_fit_is_the_largest_that_does() {
+    let p = plan(100, 8);
+    let total = |limits: &Limits| {
+        let t = target(None);
+        Fit { plan: &p, target: &t, exchanges: &[] }.needs_at(limits).unwrap()[0].total()
+    };
+    let by_ctx: Vec<u64> = (1..=100).map(|ctx| total(&plan(ctx, 1).limits.with_batch(8))).collect();
+    let by_batch: Vec<(u64, u64)> = [1, 2, 4].map(|b| (b, total(&p.limits.with_batch(b)))).into();
+    let most = *by_ctx.last().unwrap();
+    let (mut refused, mut no_ctx, mut some_batch) = (0, 0, 0);
+    for memory in (10_000..most + 2_000).step_by(997).chain([most - 1, most]) {
+        let t = target(Some(memory));
+        let found = Fit { plan: &p, target: &t, exchanges: &[] }.check().unwrap();
+        let Err(e) = found else {
+            assert!(memory >= most);
+            continue;
+        };
+        assert!(memory < most);
+        let ctx = by_ctx.iter().rposition(|n| *n <= memory).map(|i| i as u64 + 1);
+        let batch = by_batch.iter().filter(|(_, n)| *n <= memory).map(|(b, _)| *b).max();
+        assert_eq!((e.largest_ctx, e.largest_batch), (ctx, batch), "memory {memory}");
+        let text = e.to_string();
+        for part in ["weights 12800", "kv cache 25600", "index cache 3200", "arena", "context 1000", "graphs 350"] {
+            assert!(text.contains(part), "{text}");
+        }
+        refused += 1;
+        no_ctx += u32::from(ctx.is_none());
+        some_batch += u32::from(batch.is_some());
+    }
+    assert!(refused > 20 && no_ctx > 0 && some_batch > 0, "{refused} {no_ctx} {some_batch}");
+}
+
+trait WithBatch {
+    fn with_batch(&self, max_batch: u64) -> Limits;
+}
+
+impl WithBatch for Limits {
+    fn with_batch(&self, max_batch: u64) -> Limits {
+        Limits { max_batch, ..self.clone() }
+    }
+}

@@ -1,0 +1,171 @@
+//! Targets, memory fit and predictions as the commands show them.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::support::{glmc, names, tiny, tiny_plan};
+
+fn s(p: &Path) -> &str {
+    p.to_str().unwrap()
+}
+
+/// A processor with round figures: 1 GB/s, 1 GFLOP/s, 1 us a launch; `memory` is a line.
+pub(crate) fn user_target(dir: &Path, memory: &str) -> PathBuf {
+    let path = dir.join("mine.toml");
+    let text = format!(
+        "name = \"mine\"\ndescription = \"a test's own\"\narch = \"cpu\"\nranks = 1\nmax_batch = 4\nchunk = 512\n\
+         [device]\n{memory}\nread_bytes_per_s = 1e9\nf32_flops_per_s = 1e9\nbf16_flops_per_s = 1e9\n\
+         int8_ops_per_s = 1e9\nlaunch_s = 1e-6\ncontext_bytes = 1000\ngraph_bytes = 0\ngraph_bytes_per_phase = 10\n\
+         reserve_bytes = 5000\n"
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn every_shipped_target_is_listed_with_its_figures() {
+    let all = glmc(&["targets", "--json"]).ok().json();
+    let all = all["targets"].as_array().unwrap();
+    let people = glmc(&["targets"]).ok().out;
+    assert_eq!((all.len(), people.lines().count()), (9, 9));
+    let dir = tempfile::tempdir().unwrap();
+    for t in all {
+        let name = t["name"].as_str().unwrap();
+        assert!(people.contains(name));
+        assert!(t["device"]["read_bytes_per_s"].as_f64().unwrap() > 1e8, "{t}");
+        assert_eq!(t["link"].is_object(), t["ranks"].as_u64().unwrap() > 1, "{t}");
+        // What is not yet compiled for is said before anything is done.
+        if name != "cpu" {
+            let ran = glmc(&["compile", s(&tiny()), "-o", s(&dir.path().join("p")), "--target", name]);
+            assert_eq!((ran.code(), ran.class()), (3, ("unsupported".into(), "target".into())), "{ran:?}");
+        }
+    }
+    assert!(names(dir.path()).is_empty());
+}
+
+#[test]
+fn a_description_with_a_mistake_is_refused_by_file_and_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = user_target(dir.path(), "");
+    let good = std::fs::read_to_string(&path).unwrap();
+    for (from, to, key) in [
+        ("chunk = 512", "chunk = 0", "chunk"),
+        ("launch_s = 1e-6\n", "", "device.launch_s"),
+        ("launch_s = 1e-6", "launch_s = \"soon\"", "device.launch_s"),
+        ("reserve_bytes", "reserved_bytes", "device.reserve_bytes"),
+        ("ranks = 1", "ranks = 1\ncolour = 7", "colour"),
+        ("ranks = 1", "ranks = 2", "link"),
+    ] {
+        assert!(good.contains(from));
+        std::fs::write(&path, good.replace(from, to)).unwrap();
+        let ran = glmc(&["compile", s(&tiny()), "-o", s(&dir.path().join("p")), "--target", s(&path), "--json"]);
+        assert_eq!((ran.code(), ran.class()), (3, ("format".into(), "target-schema".into())), "{ran:?}");
+        let e = &ran.json()["error"];
+        assert_eq!((e["file"].as_str(), e["subject"].as_str()), (Some(s(&path)), Some(key)), "{e}");
+    }
+}
+
+/// `compile` with a context and a target.
+fn compile(target: &Path, plan: &Path, ctx: u64) -> super::support::Ran {
+    let ctx = ctx.to_string();
+    let m = tiny();
+    glmc(&["compile", s(&m), "-o", s(plan), "--ctx", &ctx, "--target", s(target), "--tune-ctx", "100", "--json"])
+}
+
+#[test]
+fn a_plan_that_does_not_fit_is_refused_and_the_largest_that_does_is_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("p");
+    let memory = |n: u64| user_target(dir.path(), &format!("memory_bytes = {n}"));
+    let whole = compile(&user_target(dir.path(), ""), &plan, 2000).ok().json();
+    let m = &whole["memory_per_rank"][0];
+    let part = |k: &str| m[k].as_u64().unwrap();
+    assert_eq!((part("context"), part("graphs"), part("reserve"), part("collectives")), (1000, 40, 5000, 0));
+    // Three layers of 256 + 32 latent values and 64 index values, f32.
+    let kinds = &m["cache_kinds"];
+    assert_eq!(part("caches"), kinds["kv"].as_u64().unwrap() + kinds["index"].as_u64().unwrap());
+    let sum: u64 = ["weights", "caches", "arena", "context", "graphs", "reserve"].map(part).iter().sum();
+    assert_eq!((part("total"), &m["available"]), (sum, &Value::Null));
+    assert_eq!(whole["bytes_per_rank"][0], sum - 6040);
+
+    compile(&memory(sum), &plan, 2000).ok();
+    std::fs::remove_dir_all(&plan).unwrap();
+    let ran = compile(&memory(sum - 1), &plan, 2000);
+    assert_eq!((ran.code(), ran.class()), (3, ("memory".into(), "too-large".into())), "{ran:?}");
+    for part in ["weights", "kv cache", "index cache", "arena", "collective buffers", "context", "graphs", "reserve"] {
+        assert!(ran.error_line().contains(&format!("{part} ")), "{part}: {}", ran.error_line());
+    }
+    // What the refusal says fits does, and one position more does not.
+    for short in [1, sum / 3, sum / 2] {
+        let target = memory(sum - short);
+        let line = compile(&target, &plan, 2000).error_line().to_owned();
+        let (_, rest) = line.split_once("the largest context that fits is ").unwrap();
+        let largest: u64 = rest.split(',').next().unwrap().parse().unwrap();
+        assert!((1..2000).contains(&largest));
+        assert!(!plan.exists());
+        compile(&target, &plan, largest).ok();
+        std::fs::remove_dir_all(&plan).unwrap();
+        assert_eq!(compile(&target, &plan, largest + 1).code(), 3, "{largest}");
+    }
+    let ran = compile(&memory(100_000), &plan, 2000);
+    assert!(ran.error_line().contains("no context fits, no batch fits"), "{}", ran.error_line());
+}
+
+fn number(v: &Value) -> f64 {
+    v.as_f64().unwrap_or_else(|| panic!("{v}"))
+}
+
+#[test]
+fn compile_inspect_and_explain_predict_the_same_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plan, target) = (dir.path().join("p"), user_target(dir.path(), ""));
+    let c = compile(&target, &plan, 256).ok().json();
+    std::fs::remove_file(&target).unwrap();
+    let i = glmc(&["inspect", s(&plan), "--tune-ctx", "100", "--json"]).ok().json();
+    let e = glmc(&["explain", s(&plan), "--tune-ctx", "100", "--json"]).ok().json();
+    for key in ["predicted", "memory_per_rank", "bytes_per_token"] {
+        assert_eq!(c[key], i[key]);
+        assert_eq!(c[key], e[key]);
+    }
+    let d = &c["predicted"]["decode"];
+    assert_eq!((d["context"].as_u64(), d["tokens"].as_u64(), &c["tune_ctx"]), (Some(100), Some(1), &100.into()));
+    let k = &d["classes_s"];
+    let sum: f64 = ["weights", "caches", "collectives", "launches", "other"].map(|c| number(&k[c])).iter().sum();
+    assert!((sum / number(&d["step_s"]) - 1.0).abs() < 1e-9, "{d}");
+    assert!((number(&c["predicted"]["decode_tps"]) * sum - 1.0).abs() < 1e-9, "{d}");
+    // At 1 GB/s a byte is a nanosecond.
+    assert!((number(&k["weights"]) * 1e9 - number(&d["bytes"]["weights"])).abs() < 1e-3);
+    assert!((number(&k["caches"]) * 1e9 - number(&d["bytes"]["caches"])).abs() < 1e-3);
+    assert!((number(&k["launches"]) * 1e6 - number(&d["launches"])).abs() < 1e-6);
+    let limit = (number(&d["bytes"]["weights"]) + number(&d["bytes"]["caches"])) / 1e9;
+    assert!((number(&d["share_of_limit"]) * sum - limit).abs() < 1e-9);
+    // The head is not tied in this file, so no weight is read twice by one rank.
+    assert_eq!(c["bytes_per_token"]["weights_once"], c["bytes_per_token"]["weights_read"]);
+    assert_eq!(c["bytes_per_token"]["weights_read"], d["bytes"]["weights"]);
+    assert_eq!(c["bytes_per_token"]["cache"], d["bytes"]["caches"]);
+
+    assert_eq!(e["phases"].as_array().unwrap().len(), 4);
+    let tensors = e["tensors"].as_array().unwrap();
+    let held: u64 = tensors.iter().map(|t| t["per_rank"][0].as_u64().unwrap()).sum();
+    assert_eq!(held, c["memory_per_rank"][0]["weights"].as_u64().unwrap());
+    for command in ["inspect", "explain"] {
+        let out = glmc(&[command, s(&plan), "--tune-ctx", "100"]).ok().out;
+        for word in ["memory:", "kv cache", "predicted decode_1 at context 100", "byte limit", "launches"] {
+            assert!(out.contains(word), "{command} lacks {word}: {out}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_whose_target_was_edited_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = tiny_plan(dir.path());
+    let file = plan.join("target.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("chunk", "hunk")).unwrap();
+    for command in ["inspect", "explain"] {
+        let ran = glmc(&[command, s(&plan)]);
+        assert_eq!((ran.code(), ran.class()), (3, ("plan".into(), "plan-changed".into())), "{ran:?}");
+    }
+}
