@@ -78,7 +78,7 @@ pub(crate) struct Draft {
 /// One entry of a draft.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub(crate) suffix: &'static str,
+    pub(crate) suffix: String,
     pub(crate) call: String,
     pub(crate) grid: [u64; 3],
     pub(crate) threads: u32,
@@ -89,7 +89,7 @@ pub(crate) struct Entry {
 impl Entry {
     /// The only entry of a kernel.
     pub(crate) fn only(call: impl Into<String>, grid: [u64; 3], threads: u32, shared: u64) -> Self {
-        Entry { suffix: "", call: call.into(), grid, threads, blocks: 1, shared }
+        Entry { suffix: String::new(), call: call.into(), grid, threads, blocks: 1, shared }
     }
 }
 
@@ -267,7 +267,7 @@ impl<'a> Cx<'a> {
         dims.into_iter().any(|d| matches!(d.extent, Extent::Sym(_)))
     }
 
-    fn signature(&self, scratch: u64) -> Signature {
+    pub(crate) fn signature(&self, scratch: u64) -> Signature {
         let (mut ins, mut outs) = (self.inputs.iter(), self.outputs.iter());
         let mut fields = Vec::new();
         for (index, p) in self.params.iter().enumerate() {

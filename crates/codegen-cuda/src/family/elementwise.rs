@@ -53,7 +53,7 @@ pub(super) fn swiglu(cx: &Cx<'_>, pieces: &[String]) -> Result<Draft, GenerateEr
 }
 
 /// The flat index in `b` of flat index `i` in `a`.
-fn broadcast(cx: &Cx<'_>, a: &TensorType, b: &TensorType) -> String {
+pub(super) fn broadcast(cx: &Cx<'_>, a: &TensorType, b: &TensorType) -> String {
     let one = |d: usize| b.dims[d].extent.as_const() == Some(1) && a.dims[d].extent.as_const() != Some(1);
     if !(0..a.rank()).any(one) {
         return "i".into();

@@ -41,8 +41,8 @@ fn by_expert(cx: &Cx<'_>, math: Math) -> Result<Draft, GenerateError> {
     }
     let mut includes = cx.decoders(&[x, w]);
     includes.push("experts.cuh");
-    let entry = |suffix, call: &str, grid, threads, shared| Entry {
-        suffix,
+    let entry = |suffix: &str, call: &str, grid, threads, shared| Entry {
+        suffix: suffix.into(),
         call: call.into(),
         grid,
         threads,

@@ -11,11 +11,14 @@ mod lane;
 mod matmul;
 mod norm;
 mod pieces;
+mod product;
 mod rope;
 mod route;
+mod rows;
 mod tile;
 
 use cx::Cx;
+use rows::Pieces;
 
 use glmc_ir::kernel::Kernel;
 
@@ -50,8 +53,24 @@ pub fn generate(request: &Request<'_>) -> Result<Generated, GenerateError> {
         Kernel::TopK(k) => indexer::topk(&cx, k.k),
         Kernel::Attention(k) => attention::attention(&cx, &k.0),
         Kernel::GroupedMatmul(_) => grouped::grouped(&cx),
-        #[allow(unreachable_patterns, reason = "contracts are added before their families")]
-        k => Err(GenerateError::NoFamily(k.name().to_owned())),
+        Kernel::AddRmsNorm(k) => norm::add_rms(&cx, k.eps),
+        Kernel::GateUp(k) => product::gate_up(&cx, k),
+        Kernel::GroupedGateUp(_) => product::grouped_gate_up(&cx),
+        Kernel::GroupedDown(_) => product::grouped_down(&cx),
+        Kernel::RopeJoin(k) => {
+            let p = Pieces { from: &k.from, names: &k.names, rope: &k.rope, theta: k.theta };
+            rows::rows(&cx, &p, None, &cx.inputs[1])
+        }
+        Kernel::LatentRow(k) => {
+            let p = Pieces { from: &k.from, names: &k.names, rope: &k.rope, theta: k.theta };
+            rows::rows(&cx, &p, Some((&cx.inputs[1], k.eps)), &cx.inputs[2])
+        }
+        // What these mean spans ranks: a launch of one rank cannot compute it.
+        Kernel::AllGather(_)
+        | Kernel::AllReduce(_)
+        | Kernel::AllToAll(_)
+        | Kernel::ReduceScatter(_)
+        | Kernel::Shard(_) => Err(GenerateError::NoFamily(request.kernel.name().to_owned())),
     }?;
     cx.finish(draft)
 }

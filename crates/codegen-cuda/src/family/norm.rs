@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, float};
+use super::elementwise::broadcast;
 use crate::request::GenerateError;
 
 pub(super) fn rms(cx: &Cx<'_>, eps: f64) -> Result<Draft, GenerateError> {
@@ -11,6 +12,19 @@ pub(super) fn rms(cx: &Cx<'_>, eps: f64) -> Result<Draft, GenerateError> {
 
 pub(super) fn layer(cx: &Cx<'_>, eps: f64) -> Result<Draft, GenerateError> {
     draft(cx, eps, "layer_norm", &["X", "W", "B"])
+}
+
+/// `h = x + y` and the norm of it.
+pub(super) fn add_rms(cx: &Cx<'_>, eps: f64) -> Result<Draft, GenerateError> {
+    let (x, y, w) = (&cx.inputs[0], &cx.inputs[1], &cx.inputs[2]);
+    let mut d = draft(cx, eps, "add_rms_norm", &[])?;
+    let m = &mut d.members;
+    let _ = writeln!(m, "  typedef {} W;\n  typedef {} H;", w.decoder(), cx.put(0)?);
+    let _ = writeln!(m, "  GLMC_DEVICE static f32 sum(const Args& args, u64 i) {{");
+    let _ = writeln!(m, "    u64 at = {};", broadcast(cx, &x.ty, &y.ty));
+    let (a, b) = (x.decoder(), y.decoder());
+    let _ = writeln!(m, "    return element<{a}>(args.{}, i) + element<{b}>(args.{}, at);\n  }}", x.ident, y.ident);
+    Ok(d)
 }
 
 fn draft(cx: &Cx<'_>, eps: f64, template: &str, names: &[&str]) -> Result<Draft, GenerateError> {
@@ -28,7 +42,7 @@ fn draft(cx: &Cx<'_>, eps: f64, template: &str, names: &[&str]) -> Result<Draft,
     for (name, part) in names.iter().zip(&cx.inputs) {
         let _ = writeln!(members, "  typedef {} {name};", part.decoder());
     }
-    let _ = writeln!(members, "  typedef {} PUT;", cx.put(0)?);
+    let _ = writeln!(members, "  typedef {} PUT;", cx.put(cx.outputs.len() - 1)?);
     let _ = writeln!(members, "  static constexpr u32 WIDTH = {width};");
     let _ = writeln!(members, "  static constexpr f32 EPS = {};", float(eps));
     let _ = writeln!(members, "  GLMC_DEVICE static u32 rows(const Args& args) {{ return {}; }}", cx.size(outer));

@@ -10,7 +10,7 @@ use crate::request::GenerateError;
 const THREADS: u64 = 256;
 
 /// Name, offset and size of each piece of a joined last dim.
-fn ranges(t: &TensorType) -> Vec<(String, u64, u64)> {
+pub(super) fn ranges(t: &TensorType) -> Vec<(String, u64, u64)> {
     let Some(Extent::Joined(list)) = t.last().map(|d| &d.extent) else { return Vec::new() };
     let mut at = 0;
     let mut out = Vec::new();

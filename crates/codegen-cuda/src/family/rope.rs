@@ -8,13 +8,18 @@ use crate::request::GenerateError;
 
 const THREADS: u64 = 128;
 
+/// The table `FREQUENCIES` of a piece of `d` elements.
+pub(super) fn frequencies(out: &mut String, theta: f64, d: u64) {
+    let frequency = |j: u64| format!("{:e}", theta.powf(-2.0 * j as f64 / d as f64));
+    let all: Vec<String> = (0..d / 2).map(frequency).collect();
+    list(out, "f64", "FREQUENCIES", all.into_iter());
+}
+
 pub(super) fn rope(cx: &Cx<'_>, theta: f64) -> Result<Draft, GenerateError> {
     let x = &cx.inputs[0];
     let d = cx.constant(&x.ty.dims[x.ty.rank() - 1..])?;
     let mut tables = String::new();
-    let frequency = |j: u64| format!("{:e}", theta.powf(-2.0 * j as f64 / d as f64));
-    let all: Vec<String> = (0..d / 2).map(frequency).collect();
-    list(&mut tables, "f64", "FREQUENCIES", all.into_iter());
+    frequencies(&mut tables, theta, d);
     let mut m = format!("  typedef {} X;\n  typedef {} PUT;\n", x.decoder(), cx.put(0)?);
     let _ = writeln!(m, "  static constexpr u32 WIDTH = {d};");
     let (tokens, per_token) = (cx.size(&x.ty.dims[..1]), cx.size(&x.ty.dims[1..]));
