@@ -8,6 +8,8 @@
 //! [`emit::unit`] (one translation unit of many kernels) -> [`nvrtc::Compiler`] or [`host::Program`].
 
 pub mod arch;
+pub mod cases;
+pub mod ceiling;
 pub mod emit;
 pub mod host;
 pub mod kernels;

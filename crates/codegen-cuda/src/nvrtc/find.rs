@@ -20,18 +20,33 @@ pub(super) fn candidates(given: Option<&Path>) -> Vec<PathBuf> {
     }
     folders.push("/usr/local/cuda/lib64".into());
     folders.extend(children(Path::new("/usr/local"), "cuda-").into_iter().map(|p| p.join("lib64")));
+    folders.extend(wheels());
+    let mut out: Vec<PathBuf> = folders.iter().flat_map(|f| in_folder(f)).collect();
+    out.extend(NAMES.iter().map(PathBuf::from));
+    out
+}
+
+/// The `lib` folders of NVIDIA's Python wheels: of the active environment, the user, the Python interpreters on the path,
+/// and the system.
+pub fn wheels() -> Vec<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from);
     let homes = std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".local"));
-    for prefix in environments.chain(homes).chain(["/usr/local".into(), "/usr".into()]) {
-        for python in children(&prefix.join("lib"), "python3") {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let pythons = std::env::split_paths(&path).filter(|p| p.join("python3").exists());
+    let pythons = pythons.filter_map(|p| p.parent().map(Path::to_owned));
+    let mut out = Vec::new();
+    for prefix in environments.chain(homes).chain(pythons).chain(["/usr/local".into(), "/usr".into()]) {
+        for python in ["lib", "lib64"].iter().flat_map(|l| children(&prefix.join(l), "python3")) {
             for packages in ["site-packages", "dist-packages"] {
                 let nvidia = python.join(packages).join("nvidia");
-                folders.extend(children(&nvidia, "").into_iter().map(|p| p.join("lib")));
+                for lib in children(&nvidia, "").into_iter().map(|p| p.join("lib")) {
+                    if !out.contains(&lib) {
+                        out.push(lib);
+                    }
+                }
             }
         }
     }
-    let mut out: Vec<PathBuf> = folders.iter().flat_map(|f| in_folder(f)).collect();
-    out.extend(NAMES.iter().map(PathBuf::from));
     out
 }
 

@@ -7,7 +7,7 @@ mod library;
 mod report;
 
 pub use cache::Cache;
-pub use find::ENV;
+pub use find::{ENV, wheels};
 pub use report::Resources;
 
 use std::path::{Path, PathBuf};

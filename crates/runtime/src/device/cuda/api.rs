@@ -284,6 +284,8 @@ impl Api {
     pub(super) fn upload(&self, at: u64, bytes: &[u8]) -> Result<(), CudaError> {
         let n = bytes.len();
         call!(self, upload, format!("copy {n} bytes to the device"), at, bytes.as_ptr().cast(), n);
+        // The call may return with the last bytes still under way, and streams of ours do not wait for it.
+        call!(self, stream_wait, "wait for a copy".into(), ptr::null_mut());
         Ok(())
     }
 
@@ -297,6 +299,7 @@ impl Api {
     /// As [`Api::upload`], `words` times the same word.
     pub(super) fn fill(&self, at: u64, word: u32, words: usize) -> Result<(), CudaError> {
         call!(self, fill, format!("fill {words} words"), at, word, words);
+        call!(self, stream_wait, "wait for a fill".into(), ptr::null_mut());
         Ok(())
     }
 

@@ -34,17 +34,17 @@ pub struct Nccl {
     pub version: (u32, u32, u32),
 }
 
-/// Opens NCCL: what `GLMC_NCCL` names (nothing else then), Python wheels, the system's loader.
+/// Opens NCCL: what `GLMC_NCCL` names (nothing else then), one of these folders, what the system's loader finds.
 ///
 /// # Errors
 /// [`CudaError::Library`] of the last place that was tried.
-pub fn nccl() -> Result<Nccl, CudaError> {
+pub fn nccl(folders: &[PathBuf]) -> Result<Nccl, CudaError> {
     const NAME: &str = "libnccl.so.2";
     let mut places = Vec::new();
     if let Some(given) = std::env::var_os("GLMC_NCCL").map(PathBuf::from) {
         places.push(if given.is_dir() { given.join(NAME) } else { given });
     } else {
-        places.extend(wheels().into_iter().map(|f| f.join(NAME)).filter(|p| p.exists()));
+        places.extend(folders.iter().map(|f| f.join(NAME)).filter(|p| p.exists()));
         places.push(NAME.into());
     }
     let mut last = CudaError::Library { path: NAME.into(), why: "no place to look".into() };
@@ -59,31 +59,4 @@ pub fn nccl() -> Result<Nccl, CudaError> {
         }
     }
     Err(last)
-}
-
-/// The `lib` folders of NVIDIA's Python wheels.
-fn wheels() -> Vec<PathBuf> {
-    let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os).map(PathBuf::from);
-    let home = std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".local"));
-    let mut out = Vec::new();
-    for prefix in environments.chain(home).chain(["/usr/local".into(), "/usr".into()]) {
-        for python in children(&prefix.join("lib"), "python3") {
-            for packages in ["site-packages", "dist-packages"] {
-                let nvidia = python.join(packages).join("nvidia");
-                out.extend(children(&nvidia, "").into_iter().map(|p| p.join("lib")));
-            }
-        }
-    }
-    out
-}
-
-/// Entries of a folder whose names start so, newest name first; none if it cannot be read.
-fn children(folder: &Path, start: &str) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let paths = entries.filter_map(|e| e.ok().map(|e| e.path()));
-    let mut out: Vec<PathBuf> =
-        paths.filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(start))).collect();
-    out.sort();
-    out.reverse();
-    out
 }
