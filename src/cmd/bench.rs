@@ -58,12 +58,11 @@ fn items(gpu: &Gpu) -> Result<Vec<Item>, CliError> {
             let bytes = repack::lane_bytes(quant, matrix.rows * matrix.k)
                 .ok_or_else(|| CliError::internal(format!("no lane layout of {quant}")))?;
             for activations in [Activations::F32, Activations::Int8] {
-                let inputs = [
-                    TensorType::new(QuantType::F32, [1, matrix.k]),
-                    TensorType::new(quant, [matrix.rows, matrix.k]),
-                ];
+                let inputs =
+                    [TensorType::new(QuantType::F32, [1, matrix.k]), TensorType::new(quant, [matrix.rows, matrix.k])];
                 let storage = vec![Storage::Rows, Storage::Lane];
-                let options = Options { activations, storage, multiprocessors: Some(gpu.context.info().multiprocessors) };
+                let options =
+                    Options { activations, storage, multiprocessors: Some(gpu.context.info().multiprocessors) };
                 let request =
                     Request { kernel: &contract, inputs: &inputs, syms: &syms, arch: gpu.arch, options: &options };
                 out.push(Item { matrix, quant, activations, bytes, kernel: generate(&request)? });
@@ -74,11 +73,7 @@ fn items(gpu: &Gpu) -> Result<Vec<Item>, CliError> {
 }
 
 /// Seconds of one of `launches` launches in a graph: the median of some rounds after a first.
-fn time(
-    gpu: &Gpu,
-    launches: u64,
-    mut launch: impl FnMut(u64) -> Result<(), CudaError>,
-) -> Result<f64, CudaError> {
+fn time(gpu: &Gpu, launches: u64, mut launch: impl FnMut(u64) -> Result<(), CudaError>) -> Result<f64, CudaError> {
     let mut graph = gpu.stream.capture(|_| (0..launches).try_for_each(&mut launch))?;
     gpu.stream.replay(&mut graph)?;
     let mut all = Vec::new();

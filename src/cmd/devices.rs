@@ -35,20 +35,15 @@ pub(crate) fn run(args: &DevicesArgs) -> Result<(), CliError> {
         Ok(list) if list.is_empty() => line("devices", "no GPU")?,
         Ok(list) => {
             for d in list {
-                let text = format!(
-                    "{}, {}, {}, {} multiprocessors",
-                    d.name,
-                    d.arch,
-                    human_bytes(d.memory),
-                    d.multiprocessors
-                );
+                let text =
+                    format!("{}, {}, {}, {} multiprocessors", d.name, d.arch, human_bytes(d.memory), d.multiprocessors);
                 line(&format!("cuda:{}", d.index), &text)?;
             }
         }
         Err(_) => line("devices", "no GPU: the driver is not usable")?,
     }
     let at = |v: String, p: &std::path::Path| format!("{v} at {}", p.display());
-    let or = |r: Result<String, &String>| r.unwrap_or_else(|e| format!("not found: {e}"));
+    let or = |r: Result<String, &String>| r.unwrap_or_else(|e| format!("none: {e}"));
     line("driver", &or(driver.as_ref().map(|d| at(format!("CUDA {}", dotted(d.version())), d.path()))))?;
     line("NVRTC", &or(nvrtc.as_ref().map(|c| at(dotted(c.version()), c.path()))))?;
     let three = |v: (u32, u32, u32)| format!("{}.{}.{}", v.0, v.1, v.2);

@@ -126,7 +126,13 @@ pub(crate) struct Loaded {
 
 impl Loaded {
     /// Starts the launches of a kernel, all with these arguments.
-    pub(crate) fn launch(&self, stream: &Stream, k: &Generated, args: &[u64], dependent: bool) -> Result<(), CudaError> {
+    pub(crate) fn launch(
+        &self,
+        stream: &Stream,
+        k: &Generated,
+        args: &[u64],
+        dependent: bool,
+    ) -> Result<(), CudaError> {
         let missing = || CudaError::Launch { kernel: k.name.clone(), why: "it is not loaded".into() };
         let functions = self.functions.get(&k.name).ok_or_else(missing)?;
         for (f, l) in functions.iter().zip(&k.launches) {

@@ -20,8 +20,8 @@ use glmc_ir::verify::plan::verify_plan;
 use glmc_passes::schedule::Scheduled;
 use glmc_runtime::device::cpu::{CpuDevice, Output};
 
-use glmc_codegen_cuda::cases::{Case, In, cases};
 use crate::run::{Files, wrap};
+use glmc_codegen_cuda::cases::{Case, In, cases};
 
 /// Largest relative error in L2, and of one element as a share of the RMS.
 const L2: f64 = 1e-5;

@@ -95,7 +95,16 @@ const FAULTS: [Fault; 20] = [
         ["C::PUT::put(args.pool, u64(row)", "C::PUT::put(args.pool, u64(row ^ 1)"],
     ),
     fault("the sum not kept", "add_rms_norm", "[3, 33]", "norm.cuh", ["C::H::put(args.h, first + i, v);", ""]),
-    fault("a piece's last element", "rope_join", "heads", "rows.cuh", ["i < N; i += glmc_threads()) PUT::put(y, to + i, element<X>", "i + 1 < N; i += glmc_threads()) PUT::put(y, to + i, element<X>"]),
+    fault(
+        "a piece's last element",
+        "rope_join",
+        "heads",
+        "rows.cuh",
+        [
+            "i < N; i += glmc_threads()) PUT::put(y, to + i, element<X>",
+            "i + 1 < N; i += glmc_threads()) PUT::put(y, to + i, element<X>",
+        ],
+    ),
     fault("a norm over too many", "latent_row", "", "rows.cuh", ["scratch) / f32(N)", "scratch) / f32(N + 1)"]),
     fault("gate without its gate", "gate_up", "", "prim.cuh", ["return x * sigmoid(x);", "return x;"]),
     fault("negative ids are row 0", "gather", "", "gather.cuh", ["if (id >= 0) {", "{ id = id < 0 ? 0 : id;"]),

@@ -210,3 +210,37 @@ fn an_absent_library_is_an_error_that_says_where_it_looked() {
         assert!(matches!(Compiler::find(Some(given), None), Err(NvrtcError::NotFound { .. })));
     }
 }
+
+/// What the self-test runs, compiled as it compiles it. Minutes on few cores: run it with `--ignored`.
+#[test]
+#[ignore = "compiles thousands of kernels"]
+fn every_checked_kernel_compiles() {
+    use glmc_codegen_cuda::cases::{checks, large, matrices};
+    let Some(compiler) = compiler(None) else { return };
+    let rounded = Options { activations: Activations::BF16, ..Options::default() };
+    let mut list: Vec<_> = Kernel::NAMES.iter().flat_map(|n| checks(n, 1, &Options::default())).collect();
+    list.extend(["matmul", "grouped_matmul"].iter().flat_map(|n| checks(n, 1, &rounded)));
+    list.extend(matrices(1, None).into_iter().chain(matrices(1, Some(1))).chain(large(1)));
+    for arch in [Arch::Sm90, Arch::Sm120] {
+        let kernels: std::collections::BTreeMap<String, Generated> = list
+            .iter()
+            .map(|c| c.kernel(arch).unwrap_or_else(|e| panic!("{}: {e}", c.what)))
+            .map(|k| (k.name.clone(), k))
+            .collect();
+        let kernels: Vec<Generated> = kernels.into_values().collect();
+        let groups: Vec<&[Generated]> = kernels.chunks(24).collect();
+        let unit = |g: &&[Generated]| Unit { name: g[0].name.clone(), source: emit::unit(*g) };
+        let units: Vec<Unit> = groups.iter().map(unit).collect();
+        let start = std::time::Instant::now();
+        let progress = |n: usize| {
+            if n.is_multiple_of(10) {
+                println!("{n} of {} units, {:.0} s", units.len(), start.elapsed().as_secs_f64());
+            }
+        };
+        let made = compiler.compile_all(&units, arch, 2, &progress).unwrap_or_else(|e| panic!("{e}"));
+        for (g, m) in groups.iter().zip(&made) {
+            m.check(*g, arch).unwrap_or_else(|e| panic!("{e}"));
+        }
+        println!("{arch}: {} checks, {} kernels, {:.0} s", list.len(), kernels.len(), start.elapsed().as_secs_f64());
+    }
+}

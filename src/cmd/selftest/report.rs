@@ -71,9 +71,8 @@ impl Report<'_> {
                     })
                 })
                 .collect();
-            let failures: Vec<_> = failed
-                .map(|(c, e)| json!({ "family": c.case.kernel.name(), "case": c.what, "why": e }))
-                .collect();
+            let failures: Vec<_> =
+                failed.map(|(c, e)| json!({ "family": c.case.kernel.name(), "case": c.what, "why": e })).collect();
             return print_json(&json!({
                 "seed": self.seed, "quick": self.quick, "machine": gpu.json(), "kernels": self.kernels,
                 "checks": self.checks.len(), "compile_seconds": self.seconds[0], "seconds": self.seconds[1],

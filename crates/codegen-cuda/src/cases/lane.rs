@@ -34,7 +34,14 @@ struct List {
 }
 
 impl List {
-    fn add(&mut self, what: String, kernel: impl Into<Kernel>, inputs: Vec<In>, activations: Activations, symbolic: bool) {
+    fn add(
+        &mut self,
+        what: String,
+        kernel: impl Into<Kernel>,
+        inputs: Vec<In>,
+        activations: Activations,
+        symbolic: bool,
+    ) {
         let stored = |i: &In| if matches!(i, In::W(..)) { Storage::Lane } else { Storage::Rows };
         let storage = inputs.iter().map(stored).collect();
         let options = Options { activations, storage, multiprocessors: self.multiprocessors };
@@ -81,8 +88,7 @@ impl List {
             let other = if q == QuantType::Q8_0 { QuantType::Q4_K } else { QuantType::Q8_0 };
             let kernel = MatmulKernel { spec: "tk,nk->tn".into(), names: vec!["a".to_owned(), "b".to_owned()] };
             let rng = &mut self.rng;
-            let inputs =
-                vec![floats(rng, &[tokens, 256]), weight(rng, q, &[33, 256]), weight(rng, other, &[7, 256])];
+            let inputs = vec![floats(rng, &[tokens, 256]), weight(rng, q, &[33, 256]), weight(rng, other, &[7, 256])];
             self.add(format!("{q} {tokens} joined"), kernel, inputs, Activations::F32, false);
             for right in [q, other] {
                 let rng = &mut self.rng;
@@ -136,8 +142,15 @@ pub fn matrices(seed: u64, multiprocessors: Option<u32>) -> Vec<Check> {
 pub fn large(seed: u64) -> Vec<Check> {
     let mut list = List { rng: Rng(seed.wrapping_add(12)), multiprocessors: None, out: Vec::new() };
     let kernel = || MatmulKernel { spec: "tk,nk->tn".into(), names: vec![] };
-    for (q, n, k) in [(QuantType::Q8_0, 576, 6144), (QuantType::Q6_K, 1024, 2048), (QuantType::Q4_K, 256, 6144), (QuantType::Q5_K, 6144, 256)] {
-        for (tokens, activations) in [(1, Activations::F32), (1, Activations::Int8), (8, Activations::F32), (130, Activations::BF16)] {
+    for (q, n, k) in [
+        (QuantType::Q8_0, 576, 6144),
+        (QuantType::Q6_K, 1024, 2048),
+        (QuantType::Q4_K, 256, 6144),
+        (QuantType::Q5_K, 6144, 256),
+    ] {
+        for (tokens, activations) in
+            [(1, Activations::F32), (1, Activations::Int8), (8, Activations::F32), (130, Activations::BF16)]
+        {
             if tokens > 8 && k < 6144 {
                 continue;
             }

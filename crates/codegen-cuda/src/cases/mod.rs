@@ -15,9 +15,7 @@ pub use judge::{Bound, L2, POISON, compare, meaning, untouched};
 pub use lane::{large, matrices};
 pub use rng::{Rng, blocks};
 
-use glmc_ir::kernel::{
-    AddKernel, DecodeKernel, Kernel, MulKernel, ReluKernel, ScaleKernel, SigmoidKernel, SiluKernel,
-};
+use glmc_ir::kernel::{AddKernel, DecodeKernel, Kernel, MulKernel, ReluKernel, ScaleKernel, SigmoidKernel, SiluKernel};
 use glmc_ir::quant::QuantType;
 use glmc_ir::ty::{Dim, Elem, TensorType};
 
@@ -161,4 +159,3 @@ pub fn cases(name: &str, seed: u64) -> Vec<Case> {
 fn each_type(t: &mut Table, mut f: impl FnMut(&mut Table, QuantType)) {
     QuantType::ALL.iter().for_each(|q| f(t, *q));
 }
-

@@ -1,7 +1,10 @@
 //! Cases of elementwise contracts, norms, moves and rows.
 
-use glmc_ir::kernel::{AddRmsNormKernel, AppendKernel, GatherKernel, JoinKernel, Kernel, LatentRowKernel, LayerNormKernel, RmsNormKernel, RopeJoinKernel, RopeKernel, SplitKernel, SwigluKernel};
-use glmc_ir::ty::{Dim};
+use glmc_ir::kernel::{
+    AddRmsNormKernel, AppendKernel, GatherKernel, JoinKernel, Kernel, LatentRowKernel, LayerNormKernel, RmsNormKernel,
+    RopeJoinKernel, RopeKernel, SplitKernel, SwigluKernel,
+};
+use glmc_ir::ty::Dim;
 
 use super::{In, Table, each_type, f32s, row};
 

@@ -1,7 +1,7 @@
 //! Cases of matmuls and experts.
 
 use glmc_ir::kernel::{GateUpKernel, GroupedDownKernel, GroupedGateUpKernel, GroupedMatmulKernel, MatmulKernel};
-use glmc_ir::ty::{Dim};
+use glmc_ir::ty::Dim;
 
 use super::{In, Table, each_type, f32s, row};
 

@@ -58,10 +58,7 @@ fn product(
     let _ = write!(text, "struct Config {{\n  typedef Args Arguments;\n{members}}};\n{more}");
     for (i, e) in draft.entries.iter().enumerate() {
         let (values, call) = (values.join(", "), &e.call);
-        let _ = write!(
-            text,
-            "GLMC_DEVICE void run{i}(const Outer& o) {{\n  Args args = {{{values}}};\n  {call}\n}}\n"
-        );
+        let _ = write!(text, "GLMC_DEVICE void run{i}(const Outer& o) {{\n  Args args = {{{values}}};\n  {call}\n}}\n");
     }
     let _ = writeln!(text, "}}  // namespace {name}");
     let rejected = std::mem::take(&mut draft.rejected);
@@ -108,7 +105,8 @@ fn with_step(
     let y = &cx.outputs[0];
     let put = cx.put(0)?;
     let mut m = members.to_owned();
-    let _ = writeln!(m, "  GLMC_DEVICE static u64 count(const Args& args) {{ return u64(1) * {}; }}", cx.size(&y.ty.dims));
+    let _ =
+        writeln!(m, "  GLMC_DEVICE static u64 count(const Args& args) {{ return u64(1) * {}; }}", cx.size(&y.ty.dims));
     for p in &products {
         let _ = writeln!(
             m,

@@ -43,7 +43,11 @@ pub(super) fn rows(
     }
     let rank = x.ty.rank();
     let mut m = format!("  typedef {} X;\n", x.decoder());
-    let _ = writeln!(m, "  GLMC_DEVICE static u64 rows(const Args& args) {{ return u64(1) * {}; }}", cx.size(&x.ty.dims[..rank - 1]));
+    let _ = writeln!(
+        m,
+        "  GLMC_DEVICE static u64 rows(const Args& args) {{ return u64(1) * {}; }}",
+        cx.size(&x.ty.dims[..rank - 1])
+    );
     let _ = writeln!(m, "  GLMC_DEVICE static void row(const Args& args, u64 row, f32* scratch) {{");
     let _ = writeln!(m, "    u64 per_token = u64(1) * {};", cx.size(&x.ty.dims[1..rank - 1]));
     let _ = writeln!(m, "    const i32* pos = reinterpret_cast<const i32*>(args.{});", pos.ident);

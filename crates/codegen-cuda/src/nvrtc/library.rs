@@ -31,7 +31,7 @@ macro_rules! functions {
                     let symbol = concat!(stringify!($name), "\0");
                     // SAFETY: the type is that of NVRTC's C header, unchanged since CUDA 8.
                     let found = unsafe { library.get::<unsafe extern "C" fn($($arg),*) -> c_int>(symbol.as_bytes()) };
-                    *found.map_err(|e| NvrtcError::Library { path: path.to_owned(), why: e.to_string() })?
+                    *found.map_err(|e| NvrtcError::Library { path: path.to_owned(), why: why(&e) })?
                 },)* })
             }
         }
@@ -49,6 +49,11 @@ functions! {
     nvrtcGetCUBIN: fn(Handle, *mut c_char);
     nvrtcGetProgramLogSize: fn(Handle, *mut usize);
     nvrtcGetProgramLog: fn(Handle, *mut c_char);
+}
+
+/// What the loader says, with its reason.
+fn why(e: &libloading::Error) -> String {
+    std::error::Error::source(e).map_or_else(|| e.to_string(), |s| s.to_string())
 }
 
 /// An open NVRTC.
@@ -79,7 +84,7 @@ impl Nvrtc {
     pub(super) fn open(path: &Path) -> Result<Self, NvrtcError> {
         let fail = |why: String| NvrtcError::Library { path: path.to_owned(), why };
         // SAFETY: NVRTC's initialisers have no preconditions.
-        let library = unsafe { Library::new(path) }.map_err(|e| fail(e.to_string()))?;
+        let library = unsafe { Library::new(path) }.map_err(|e| fail(why(&e)))?;
         let functions = Functions::load(&library, path)?;
         let (mut major, mut minor, mut count) = (0, 0, 0);
         // SAFETY: both calls write the integers that they are given.

@@ -27,7 +27,7 @@ macro_rules! functions {
                     let found = unsafe {
                         library.get::<unsafe extern "C" fn($($arg),*) -> c_int>(concat!($symbol, "\0").as_bytes())
                     };
-                    *found.map_err(|e| CudaError::Symbol { symbol: $symbol, why: e.to_string() })?
+                    *found.map_err(|e| CudaError::Symbol { symbol: $symbol, why: why(&e) })?
                 },)* })
             }
         }
@@ -130,6 +130,11 @@ pub(super) struct RawLaunch<'a> {
     pub(super) words: &'a [u64],
 }
 
+/// What the loader says, with its reason.
+fn why(e: &libloading::Error) -> String {
+    std::error::Error::source(e).map_or_else(|| e.to_string(), |s| s.to_string())
+}
+
 /// The open driver.
 pub(super) struct Api {
     f: Functions,
@@ -152,7 +157,7 @@ impl Api {
     pub(super) fn open(path: &Path) -> Result<Self, CudaError> {
         // SAFETY: the driver's initialisers have no preconditions.
         let library = unsafe { Library::new(path) };
-        let library = library.map_err(|e| CudaError::Library { path: path.into(), why: e.to_string() })?;
+        let library = library.map_err(|e| CudaError::Library { path: path.into(), why: why(&e) })?;
         let api = Api { f: Functions::load(&library)?, _library: library };
         call!(api, init, "start the driver".into(), 0);
         Ok(api)
@@ -369,7 +374,13 @@ impl Api {
     }
 
     /// Starts a kernel. The caller has checked that `words` is what the kernel's parameter takes.
-    pub(super) fn launch(&self, f: FunctionHandle, l: &RawLaunch<'_>, s: StreamHandle, name: &str) -> Result<(), CudaError> {
+    pub(super) fn launch(
+        &self,
+        f: FunctionHandle,
+        l: &RawLaunch<'_>,
+        s: StreamHandle,
+        name: &str,
+    ) -> Result<(), CudaError> {
         let mut value = [0; 16];
         value[0] = 1;
         let attribute = LaunchAttribute { id: PROGRAMMATIC_STREAM_SERIALIZATION, pad: 0, value };
@@ -392,16 +403,18 @@ impl Api {
 pub(super) fn nccl_version(path: &Path) -> Result<i32, CudaError> {
     // SAFETY: NCCL's initialisers have no preconditions.
     let library = unsafe { Library::new(path) };
-    let fail = |e: libloading::Error| CudaError::Library { path: path.into(), why: e.to_string() };
-    let library = library.map_err(fail)?;
+    let library = library.map_err(|e| CudaError::Library { path: path.into(), why: why(&e) })?;
     // SAFETY: the type is that of NCCL's C header, unchanged since 2.0.
     let f = unsafe { library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(b"ncclGetVersion\0") };
-    let f = f.map_err(|e| CudaError::Symbol { symbol: "ncclGetVersion", why: e.to_string() })?;
+    let f = f.map_err(|e| CudaError::Symbol { symbol: "ncclGetVersion", why: why(&e) })?;
     let mut v = 0;
     // SAFETY: the call writes one integer.
     let code = unsafe { f(&raw mut v) };
     // Its threads and destructors may outlive a handle that is closed.
     std::mem::forget(library);
-    let what = || "ask for its version".into();
-    if code == 0 { Ok(v) } else { Err(CudaError::Call { call: "ncclGetVersion", code, name: String::new(), why: String::new(), what: what() }) }
+    if code == 0 {
+        return Ok(v);
+    }
+    let (call, name, why, what) = ("ncclGetVersion", "an error".into(), String::new(), "ask for its version".into());
+    Err(CudaError::Call { call, code, name, why, what })
 }

@@ -38,7 +38,8 @@ fn check_image(image: &[u8], what: &str) -> Result<(), CudaError> {
         return fail("it does not begin as one");
     }
     let number = |at: usize, n: usize| image[at..at + n].iter().rev().fold(0u64, |v, b| v << 8 | u64::from(*b));
-    for (start, entry, count) in [(number(32, 8), number(54, 2), number(56, 2)), (number(40, 8), number(58, 2), number(60, 2))]
+    for (start, entry, count) in
+        [(number(32, 8), number(54, 2), number(56, 2)), (number(40, 8), number(58, 2), number(60, 2))]
     {
         if start.checked_add(entry * count).is_none_or(|end| end > image.len() as u64) {
             return fail("it ends too early");
