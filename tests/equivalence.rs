@@ -16,7 +16,6 @@ mod values;
 
 mod equivalence {
     mod compile;
-    mod contract_cases;
     mod contracts;
     mod layer;
     mod models;

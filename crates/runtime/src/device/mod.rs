@@ -3,3 +3,4 @@
 //! Owns what a device computes; never decides which step runs where.
 
 pub mod cpu;
+pub mod cuda;
