@@ -95,7 +95,7 @@ impl Gpu {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let step = units.len().div_ceil(8).max(1);
         let progress = |done: usize| {
-            if !quiet && (done % step == 0 || done == units.len()) {
+            if !quiet && (done.is_multiple_of(step) || done == units.len()) {
                 say(&format!("compiled {done} of {} units", units.len()));
             }
         };
