@@ -43,6 +43,7 @@ struct Oracle<'a> {
     ways: Vec<Vec<(Vec<Place>, Vec<Place>, f64)>>,
     domain: HashMap<Value, Vec<Place>>,
     moves: HashMap<Value, HashMap<(Place, Place), f64>>,
+    held: HashMap<(Value, Place), u64>,
     count: u64,
     limit: u64,
     best: f64,
@@ -112,6 +113,7 @@ impl<'a> Oracle<'a> {
             ways,
             domain: domains,
             moves,
+            held: HashMap::new(),
             count: 0,
             limit,
             best: f64::INFINITY,
@@ -148,78 +150,94 @@ impl<'a> Oracle<'a> {
         best
     }
 
-    fn run(&mut self) {
-        let mut needs: HashMap<Value, BTreeSet<Place>> = HashMap::new();
-        for (_, v) in &self.f.results {
-            needs.entry(*v).or_default().insert(Place::Whole);
-        }
-        let made = self.f.params.iter().map(|p| (*p, Place::Whole)).collect();
-        let mut trees = HashMap::new();
-        self.descend(0, 0.0, &mut needs, made, &mut trees);
+    /// The index of a place of `v`.
+    fn at(&self, v: Value, p: Place) -> usize {
+        self.domain[&v].iter().position(|q| *q == p).unwrap_or_else(|| panic!("{v} has no {p:?}"))
     }
 
-    fn descend(
-        &mut self,
-        i: usize,
-        seconds: f64,
-        needs: &mut HashMap<Value, BTreeSet<Place>>,
-        made: HashMap<Value, Place>,
-        trees: &mut HashMap<(Value, Place, BTreeSet<Place>), f64>,
-    ) {
-        if i == self.ways.len() {
-            self.count += 1;
-            let (mut seconds, mut bytes, mut weights) = (seconds, 0, Vec::new());
-            for (v, need) in needs.iter() {
-                if let ValueDef::Weight(_) = self.f.values[*v].def {
-                    continue;
-                }
-                let key = (*v, made[v], need.clone());
-                let tree = match trees.get(&key) {
-                    Some(s) => *s,
-                    None => {
-                        let s = self.tree(*v, made[v], need);
-                        trees.insert(key, s);
-                        s
-                    }
-                };
-                seconds += tree;
-            }
-            for (v, data) in self.f.values.iter().filter(|(_, d)| matches!(d.def, ValueDef::Weight(_))) {
-                let need = &needs[&v];
-                if need.len() > 1 {
-                    return;
-                }
-                let place = need.first().copied().unwrap_or(Place::Whole);
-                bytes += self.world.held(&self.world.on(&data.ty, place));
-                weights.push(place);
-            }
-            if bytes <= self.limit && seconds < self.best * (1.0 + 1e-9) {
-                if seconds < self.best * (1.0 - 1e-9) {
-                    self.best_weights.clear();
-                }
-                self.best = self.best.min(seconds);
-                self.best_weights.insert(weights);
-            }
-            return;
+    fn run(&mut self) {
+        let n = self.f.values.len();
+        let mut s = Chosen { needs: vec![Vec::new(); n], made: vec![0; n], trees: vec![HashMap::new(); n] };
+        for (v, list) in s.needs.iter_mut().enumerate() {
+            list.resize(self.domain[&Value::from_u32(v as u32)].len(), 0u32);
         }
-        let data = &self.f.insts[self.f.body[i]];
-        for (places, results, cost) in self.ways[i].clone() {
-            let mut added = Vec::new();
-            for (a, p) in data.args.iter().zip(&places) {
-                if needs.entry(*a).or_default().insert(*p) {
-                    added.push((*a, *p));
-                }
-            }
-            let mut made = made.clone();
-            made.extend(data.results.iter().copied().zip(results));
-            self.descend(i + 1, seconds + cost, needs, made, trees);
-            for (a, p) in added {
-                if let Some(s) = needs.get_mut(&a) {
-                    s.remove(&p);
-                }
-            }
+        for (_, v) in &self.f.results {
+            s.needs[v.as_u32() as usize][self.at(*v, Place::Whole)] += 1;
+        }
+        let index = |(args, results, seconds): &(Vec<Place>, Vec<Place>, f64), i: usize| {
+            let data = &self.f.insts[self.f.body[i]];
+            let of = |values: &[Value], places: &[Place]| {
+                let each = values.iter().zip(places);
+                each.map(|(v, p)| (v.as_u32() as usize, self.at(*v, *p))).collect::<Vec<_>>()
+            };
+            (of(&data.args, args), of(&data.results, results), *seconds)
+        };
+        let ways: Vec<Vec<Way>> =
+            self.ways.iter().enumerate().map(|(i, all)| all.iter().map(|w| index(w, i)).collect()).collect();
+        self.descend(&ways, 0.0, &mut s);
+    }
+
+    fn descend(&mut self, ways: &[Vec<Way>], seconds: f64, s: &mut Chosen) {
+        let Some((here, rest)) = ways.split_first() else {
+            self.leaf(seconds, s);
+            return;
+        };
+        for (args, results, cost) in here {
+            args.iter().for_each(|(v, p)| s.needs[*v][*p] += 1);
+            results.iter().for_each(|(v, p)| s.made[*v] = *p);
+            self.descend(rest, seconds + cost, s);
+            args.iter().for_each(|(v, p)| s.needs[*v][*p] -= 1);
         }
     }
+
+    /// All values have their places: what it costs, and whether it is the best so far.
+    fn leaf(&mut self, mut seconds: f64, s: &mut Chosen) {
+        self.count += 1;
+        let (mut bytes, mut weights) = (0, Vec::new());
+        for (v, data) in self.f.values.iter() {
+            let i = v.as_u32() as usize;
+            let mask = s.needs[i].iter().enumerate().fold(0u64, |m, (p, n)| m | u64::from(*n > 0) << p);
+            let places = &self.domain[&v];
+            if let ValueDef::Weight(_) = data.def {
+                if mask.count_ones() > 1 {
+                    return;
+                }
+                let place = places[mask.trailing_zeros() as usize];
+                let held = || self.world.held(&self.world.on(&data.ty, place));
+                bytes += *self.held.entry((v, place)).or_insert_with(held);
+                weights.push(place);
+            } else {
+                let key = (s.made[i], mask);
+                seconds += match s.trees[i].get(&key) {
+                    Some(t) => *t,
+                    None => {
+                        let need = (0..places.len()).filter(|p| mask & (1 << p) != 0).map(|p| places[p]).collect();
+                        let t = self.tree(v, places[s.made[i]], &need);
+                        s.trees[i].insert(key, t);
+                        t
+                    }
+                };
+            }
+        }
+        if bytes <= self.limit && seconds < self.best * (1.0 + 1e-9) {
+            if seconds < self.best * (1.0 - 1e-9) {
+                self.best_weights.clear();
+            }
+            self.best = self.best.min(seconds);
+            self.best_weights.insert(weights);
+        }
+    }
+}
+
+/// A way by indices: `(value, place)` of operands and of results, seconds.
+type Way = (Vec<(usize, usize)>, Vec<(usize, usize)>, f64);
+
+/// The placement under trial.
+struct Chosen {
+    /// How many readers want each value at each place.
+    needs: Vec<Vec<u32>>,
+    made: Vec<usize>,
+    trees: Vec<HashMap<(usize, u64), f64>>,
 }
 
 /// Seconds of the search's placement, and where the weights then lie.
