@@ -21,6 +21,7 @@ mod equivalence {
     mod models;
     mod modules;
     mod mutants;
+    mod placed;
     mod rule_cases;
     mod rules;
     mod script;
