@@ -33,7 +33,7 @@ fn model(dir: &Path) -> PathBuf {
     path
 }
 
-/// Machines on which other placements pay: as shipped, free links, and free links with little memory.
+/// Machines on which other placements pay: free links, and the shipped one on as many ranks as it has.
 fn targets(ranks: u32) -> Vec<(&'static str, Target)> {
     let base = |launch: f64| {
         let mut t = Target::named("8x-cpu").unwrap();
@@ -44,9 +44,11 @@ fn targets(ranks: u32) -> Vec<(&'static str, Target)> {
     if let Some(l) = &mut fast.link {
         (l.latency_s, l.bytes_per_s) = (1e-9, 1e15);
     }
-    let mut tight = fast.clone();
-    tight.device.memory_bytes = Some(9 << 20);
-    vec![("8x-cpu", base(2e-6)), ("free links", fast), ("little memory", tight)]
+    let mut all = vec![("free links", fast)];
+    if ranks == 8 {
+        all.push(("8x-cpu", base(2e-6)));
+    }
+    all
 }
 
 /// The largest difference as a share of `b`'s largest entry; unequal integers or poison are infinitely apart.
