@@ -1,4 +1,6 @@
 //! The search for placements against every placement that the dim rules allow, on a model of two layers.
+#![allow(clippy::print_stdout, reason = "tests say how much they compared")]
+#![allow(clippy::type_complexity, reason = "the table of a test")]
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -143,11 +143,11 @@ impl<'a> Search<'a> {
         }
         let m = self.m;
         let f = &m.funcs[func];
-        if !self.rules.contains_key(&func) {
+        self.rules.entry(func).or_insert_with(|| {
             let rules = rules(f);
             let units = Units::of(m, f, &rules);
-            self.rules.insert(func, (rules, units));
-        }
+            (rules, units)
+        });
         let mut slots = self.slots(f, &given);
         let (mut all, mut cut) = (Vec::new(), false);
         for (i, inst) in f.body.iter().enumerate() {
