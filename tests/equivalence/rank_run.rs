@@ -130,7 +130,7 @@ fn near(got: &Output<'_>, whole: &Tensor, want: &[f64]) -> Result<(), String> {
     let n = whole.len().max(1);
     let rms = ((0..n.min(whole.len())).map(|i| number(whole, i).powi(2)).sum::<f64>() / n as f64).sqrt();
     let bound = if exact { 0.0 } else { ELEMENT * rms };
-    match got.iter().zip(want).enumerate().find(|(_, (g, w))| !((*g - *w).abs() <= bound)) {
+    match got.iter().zip(want).enumerate().find(|(_, (g, w))| (*g - *w).is_nan() || (*g - *w).abs() > bound) {
         Some((i, (g, w))) => Err(format!("element {i} is {g}, not {w} (RMS {rms})")),
         None => Ok(()),
     }
