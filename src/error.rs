@@ -52,7 +52,6 @@ impl CliError {
         match self.class {
             "usage" => 2,
             "device" => 4,
-            "selftest" => 5,
             "internal" => 1,
             _ => 3,
         }
@@ -125,9 +124,7 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Request(_) => new("usage", "request", None),
             RuntimeError::Context(_) => new("usage", "context", None),
             RuntimeError::Memory { .. } => new("memory", "allocation", None),
-            RuntimeError::Kernel { .. } | RuntimeError::Meet { .. } | RuntimeError::Rank { .. } => {
-                new("device", "kernel", None)
-            }
+            RuntimeError::Kernel { .. } => new("device", "kernel", None),
             RuntimeError::Numbers(_) => new("device", "numbers", None),
         }
     }

@@ -2,8 +2,6 @@
 //! CPU device, and mutants of a real plan.
 #![allow(clippy::print_stdout, reason = "tests say how much they compared")]
 
-#[path = "../crates/ir/tests/support/placed.rs"]
-mod placed;
 #[path = "../crates/ir/tests/support/random.rs"]
 mod random;
 #[path = "support/run.rs"]
@@ -18,15 +16,12 @@ mod values;
 
 mod equivalence {
     mod compile;
+    mod contract_cases;
     mod contracts;
     mod layer;
     mod models;
     mod modules;
     mod mutants;
-    mod placed;
-    mod rank_files;
-    mod rank_models;
-    mod rank_run;
     mod rule_cases;
     mod rules;
     mod script;

@@ -1,6 +1,5 @@
 //! The passes of glmc, from a lifted module to a plan. Table of contents: [`pipeline`] (the list of passes and the
-//! driver that verifies after each), [`pass`], the passes themselves ([`canonicalise`], [`egraph`], [`shard`],
-//! [`lower`],
+//! driver that verifies after each), [`pass`], the passes themselves ([`canonicalise`], [`egraph`], [`lower`],
 //! [`schedule`]), [`target`] (machine descriptions), [`cost`] (what a plan costs on one) and [`fit`] (whether it fits).
 //!
 //! This crate knows op rules, kernel contracts and target files. It never knows tensor names, file bytes, CUDA text or
@@ -14,5 +13,4 @@ pub mod lower;
 pub mod pass;
 pub mod pipeline;
 pub mod schedule;
-pub mod shard;
 pub mod target;
