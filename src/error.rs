@@ -124,7 +124,9 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Request(_) => new("usage", "request", None),
             RuntimeError::Context(_) => new("usage", "context", None),
             RuntimeError::Memory { .. } => new("memory", "allocation", None),
-            RuntimeError::Kernel { .. } => new("device", "kernel", None),
+            RuntimeError::Kernel { .. } | RuntimeError::Meet { .. } | RuntimeError::Rank { .. } => {
+                new("device", "kernel", None)
+            }
             RuntimeError::Numbers(_) => new("device", "numbers", None),
         }
     }

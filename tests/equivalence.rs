@@ -2,6 +2,8 @@
 //! CPU device, and mutants of a real plan.
 #![allow(clippy::print_stdout, reason = "tests say how much they compared")]
 
+#[path = "../crates/ir/tests/support/placed.rs"]
+mod placed;
 #[path = "../crates/ir/tests/support/random.rs"]
 mod random;
 #[path = "support/run.rs"]
@@ -22,6 +24,9 @@ mod equivalence {
     mod models;
     mod modules;
     mod mutants;
+    mod rank_files;
+    mod rank_models;
+    mod rank_run;
     mod rule_cases;
     mod rules;
     mod script;

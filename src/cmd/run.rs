@@ -308,13 +308,16 @@ impl Session<'_> {
         // The first token comes from the prompt's logits; each further one takes a decode step.
         let decode_tps = rate(self.tokens.len().saturating_sub(1), done.decode_s);
         if self.args.json {
+            let device =
+                |rank| serde_json::json!({ "rank": rank, "device": self.args.device, "arch": std::env::consts::ARCH });
+            let devices: Vec<_> = (0..self.engine.plan().target.ranks).map(device).collect();
             return print_json(&serde_json::json!({
                 "prompt_tokens": prompt.len(),
                 "tokens": self.tokens,
                 "text": self.text,
                 "finish": done.finish,
                 "timings": { "load_s": load_s, "prefill_tps": prefill_tps, "decode_tps": decode_tps },
-                "devices": [{ "rank": 0, "device": self.args.device, "arch": std::env::consts::ARCH }],
+                "devices": devices,
             }));
         }
         print_text("\n")?;

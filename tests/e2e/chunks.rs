@@ -100,7 +100,7 @@ fn gates(e: &Engine, choice: &str, logits: &mut [Vec<f32>]) {
     assert_eq!((route.0.gating, route.0.groups, route.0.bias), (Gating::Sigmoid, 1, true));
     let bias = phase.steps[step].args.iter().find(|a| a.name == "bias").unwrap();
     let Mem::Weight(bias) = bias.mem else { panic!("the bias of {choice} is no weight") };
-    let bias = e.loaded().weights.floats(bias);
+    let bias = e.loaded().weights[0].floats(bias);
     for row in logits {
         assert_eq!(row.len(), bias.len());
         for (x, b) in row.iter_mut().zip(bias) {

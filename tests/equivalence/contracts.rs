@@ -191,7 +191,7 @@ fn run(mut m: Maker, first: Option<Vec<Vec<i32>>>) -> Result<Vec<Vec<f64>>, Stri
     device.poison = true;
     let none = SymValues::default();
     if let Some(params) = &first {
-        device.run(&loaded.plan, 0, &loaded.weights, &none, params, None).map_err(|e| e.to_string())?;
+        device.run(&loaded.plan, 0, &loaded.weights[0], &none, params, None).map_err(|e| e.to_string())?;
     }
     let index = loaded.plan.phases.len() - 1;
     let last = loaded.plan.phases[index].steps.len() - 1;
@@ -205,7 +205,7 @@ fn run(mut m: Maker, first: Option<Vec<Vec<i32>>>) -> Result<Vec<Vec<f64>>, Stri
             out.insert(k, numbers);
         }
     };
-    device.run(&loaded.plan, index, &loaded.weights, &none, &m.params, Some(&mut see)).map_err(|e| e.to_string())?;
+    device.run(&loaded.plan, index, &loaded.weights[0], &none, &m.params, Some(&mut see)).map_err(|e| e.to_string())?;
     Ok(out.into_values().collect())
 }
 

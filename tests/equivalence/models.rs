@@ -209,7 +209,7 @@ fn check(c: &Compiled, seed: u64) -> Result<End, String> {
             }
         };
         device
-            .run(&c.plan, index, &loaded.weights, &syms, &ints, Some(&mut see))
+            .run(&c.plan, index, &loaded.weights[0], &syms, &ints, Some(&mut see))
             .map_err(|e| format!("step {k}: {e}"))?;
         if !same_choices(c, phase, &syms, &log.borrow(), &Shown { chosen, floats })
             .map_err(|e| format!("step {k}: {e}"))?

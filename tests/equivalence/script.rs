@@ -74,7 +74,7 @@ pub(super) fn execute(plan: &Plan) -> Result<Vec<f64>, String> {
     for s in steps(plan).map_err(|e| e.to_string())? {
         let ints = |t: &Tensor| t.ints().expect("parameters are integers").iter().map(|x| *x as i32).collect();
         let params: Vec<Vec<i32>> = s.params.iter().map(ints).collect();
-        device.run(plan, s.index, &loaded.weights, &s.syms, &params, None).map_err(|e| e.to_string())?;
+        device.run(plan, s.index, &loaded.weights[0], &s.syms, &params, None).map_err(|e| e.to_string())?;
         let logits = device.result(s.phase, "logits", &s.syms).map_err(|e| e.to_string())?;
         out.extend(logits.iter().map(|x| f64::from(*x)));
     }

@@ -169,15 +169,18 @@ pub fn group(mesh: &IndexMap<Axis, u64>, axis: &Axis, rank: u64) -> Option<Vec<u
     Some((0..size).map(|i| rank - at * stride + i * stride).collect())
 }
 
+/// The entries that place `at` of `size` holds of `n` entries cut in units of `unit`.
+pub fn part(n: u64, unit: u64, at: u64, size: u64) -> Range<u64> {
+    let units = n.div_ceil(unit);
+    let (each, more) = (units / size, units % size);
+    let start = at * each + at.min(more);
+    let end = start + each + u64::from(at < more);
+    (start.saturating_mul(unit).min(n))..(end.saturating_mul(unit).min(n))
+}
+
 /// The ranges of place `at` of `size` in a dim of `n` entries cut in units of `unit`.
 fn parts(extent: &Extent, n: u64, unit: u64, at: u64, size: u64) -> Vec<Range<u64>> {
-    let part = |n: u64| {
-        let units = n.div_ceil(unit);
-        let (each, more) = (units / size, units % size);
-        let start = at * each + at.min(more);
-        let end = start + each + u64::from(at < more);
-        (start.saturating_mul(unit).min(n))..(end.saturating_mul(unit).min(n))
-    };
+    let part = |n: u64| part(n, unit, at, size);
     let Extent::Joined(pieces) = extent else { return vec![part(n)] };
     let mut start = 0;
     let mut out = Vec::with_capacity(pieces.len());

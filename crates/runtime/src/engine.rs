@@ -6,7 +6,8 @@
 use glmc_ir::plan::{PhaseKind, param};
 use glmc_ir::ty::SymValues;
 
-use crate::device::cpu::{CpuDevice, Observer};
+use crate::device::Device;
+use crate::device::cpu::Observer;
 use crate::error::RuntimeError;
 use crate::load::{Loaded, check_engine};
 
@@ -27,7 +28,7 @@ pub enum Want {
 #[derive(Debug)]
 pub struct Engine {
     loaded: Loaded,
-    device: CpuDevice,
+    device: Device,
     seqs: Vec<Option<Vec<i32>>>,
     /// Rows that ended sequences gave back.
     free: Vec<i32>,
@@ -43,7 +44,7 @@ impl Engine {
     /// A plan whose phases or sizes do not fit the engine, or memory that the system does not give.
     pub fn new(loaded: Loaded) -> Result<Self, RuntimeError> {
         check_engine(&loaded.plan, &loaded.dir)?;
-        let device = CpuDevice::new(&loaded.plan)?;
+        let device = Device::new(&loaded.plan)?;
         let rows = i32::try_from(loaded.plan.limits.cache_rows)
             .map_err(|_| RuntimeError::Request("a cache of more than 2^31 rows".into()))?;
         let chunk = loaded.plan.limits.chunk;
@@ -67,7 +68,7 @@ impl Engine {
 
     /// Fills every output with NaN before each launch writes it.
     pub fn set_poison(&mut self, on: bool) {
-        self.device.poison = on;
+        self.device.set_poison(on);
     }
 
     /// A new, empty sequence.
@@ -115,7 +116,7 @@ impl Engine {
         self.feed_observed(seq, tokens, want, None)
     }
 
-    /// [`Engine::feed`], showing every output of every step.
+    /// [`Engine::feed`], showing every output of every step; of several ranks the parts of rank 0.
     ///
     /// # Errors
     /// As for [`Engine::feed`].
@@ -162,7 +163,7 @@ impl Engine {
         self.decode_observed(next, None)
     }
 
-    /// [`Engine::decode`], showing every output of every step.
+    /// [`Engine::decode`], showing every output of every step; of several ranks the parts of rank 0.
     ///
     /// # Errors
     /// As for [`Engine::decode`].
@@ -280,7 +281,7 @@ impl Engine {
             return Ok(Vec::new());
         }
         let phase = &self.loaded.plan.phases[index];
-        Ok(self.device.result(phase, param::LOGITS, &syms)?.to_vec())
+        Ok(self.device.result(&self.loaded.plan, phase, param::LOGITS, &syms)?.to_vec())
     }
 
     /// `[seqs, visible]` pool rows, -1 where a sequence is shorter.

@@ -3,6 +3,7 @@
 //! plan.
 
 use glmc_ir::kernel::Kernel;
+use glmc_ir::placement::strip;
 use glmc_ir::plan::{Mem, Phase, PhaseKind, Plan, param};
 use glmc_ir::ty::{Elem, Extent, TensorType};
 
@@ -89,6 +90,9 @@ fn phase(plan: &Plan, p: &Phase) -> Result<(), String> {
     }
     let vocab = plan.model.vocab;
     match p.results.iter().find(|r| r.name == param::LOGITS) {
+        Some(r) if strip(&r.ty) != r.ty => {
+            return Err(format!("leaves its logits in parts ({}): it must gather them", r.ty));
+        }
         Some(r) if dims(&r.ty, Elem::F32, &[&|e| per_step(p, e, "R"), &|e| e.as_const() == Some(vocab)]) => {}
         Some(r) => return Err(format!("gives logits of type {}, the vocabulary has {vocab} ids", r.ty)),
         None => return Err("gives no logits".into()),

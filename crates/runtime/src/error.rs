@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::collective::MeetError;
 use crate::device::cpu::KernelError;
 
 /// What went wrong in loading or running a plan.
@@ -50,6 +51,24 @@ pub enum RuntimeError {
         kernel: &'static str,
         /// Why.
         source: KernelError,
+    },
+    /// A step in which ranks meet failed.
+    #[error("step `{step}` ({kernel}): {source}")]
+    Meet {
+        /// Provenance of the step.
+        step: String,
+        /// Its contract.
+        kernel: &'static str,
+        /// Why.
+        source: MeetError,
+    },
+    /// One of several ranks failed, and all stopped.
+    #[error("rank {rank}: {source}")]
+    Rank {
+        /// Which.
+        rank: usize,
+        /// Why.
+        source: Box<RuntimeError>,
     },
     /// The logits hold no number to choose from.
     #[error("the logits hold NaN or infinity: {0}")]

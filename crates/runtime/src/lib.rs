@@ -1,6 +1,7 @@
-//! Runs compiled plans: loading ([`load`]), devices ([`device`]), sequences ([`engine`]), sampling ([`sampler`]) and
+//! Runs compiled plans: loading ([`load`]), devices ([`device`]), ranks that meet ([`collective`]), sequences ([`engine`]), sampling ([`sampler`]) and
 //! text ([`text`]). It never knows an architecture, a tensor's name or why a step exists.
 
+pub mod collective;
 pub mod device;
 pub mod engine;
 mod engine_can_run;

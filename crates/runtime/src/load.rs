@@ -4,9 +4,10 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use glmc_ir::entities::WeightId;
+use glmc_ir::placement::local_type;
 use glmc_ir::plan::{FORMAT, FileRef, Plan, Recipe};
 use glmc_ir::ty::SymValues;
 
@@ -23,8 +24,8 @@ pub struct Loaded {
     pub plan: Plan,
     /// Its directory.
     pub dir: PathBuf,
-    /// Its weights.
-    pub weights: Weights,
+    /// The weights of each rank.
+    pub weights: Vec<Weights>,
 }
 
 /// What `manifest.json` says of the other files of a plan: it is written last and seals them and itself.
@@ -177,15 +178,16 @@ pub(crate) fn check_engine(plan: &Plan, dir: &Path) -> Result<(), RuntimeError> 
 /// # Errors
 /// A weight file that is missing or is not the one the plan was made from.
 pub fn map_weights(plan: Plan, dir: &Path) -> Result<Loaded, RuntimeError> {
-    if plan.target.arch != "cpu" || plan.target.ranks != 1 {
+    if plan.target.arch != "cpu" {
         let message = format!(
-            "is for target `{}` ({} ranks of {}); this program runs plans of one cpu rank: compile for `--target cpu`",
+            "is for target `{}` ({} ranks of {}); this program runs plans of cpu ranks: compile for `--target cpu`",
             plan.target.name, plan.target.ranks, plan.target.arch
         );
         return Err(RuntimeError::Plan { path: dir.join(PLAN), code: "plan-target", message });
     }
-    let files = plan.files.iter().map(open_part).collect::<Result<Vec<_>, _>>()?;
-    let weights = Weights::new(files, &plan)?;
+    let files: Arc<[Mapped]> = plan.files.iter().map(open_part).collect::<Result<_, _>>()?;
+    let ranks = 0..plan.target.ranks as usize;
+    let weights = ranks.map(|r| Weights::new(Arc::clone(&files), &plan, r)).collect::<Result<_, _>>()?;
     Ok(Loaded { plan, dir: dir.into(), weights })
 }
 
@@ -236,7 +238,7 @@ fn open_part(f: &FileRef) -> Result<Mapped, RuntimeError> {
 /// The weights of one rank: mapped where a recipe is one slice, gathered where it is several.
 #[derive(Debug)]
 pub struct Weights {
-    files: Vec<Mapped>,
+    files: Arc<[Mapped]>,
     entries: Vec<Entry>,
 }
 
@@ -256,20 +258,23 @@ enum Bytes {
 }
 
 impl Weights {
-    fn new(files: Vec<Mapped>, plan: &Plan) -> Result<Self, RuntimeError> {
+    fn new(files: Arc<[Mapped]>, plan: &Plan, rank: usize) -> Result<Self, RuntimeError> {
         let mut entries = Vec::with_capacity(plan.weights.len());
         for recipe in plan.weights.values() {
-            let elems = recipe.ty.elems(&SymValues::default()).unwrap_or(0) as usize;
-            let bytes = Self::bytes_of(&files, recipe)?;
+            let none = SymValues::default();
+            let local = local_type(&recipe.ty, &plan.mesh, rank as u64, &none);
+            let local = local.map_err(|d| RuntimeError::Request(format!("weight `{}`: {}", recipe.name, d.message)))?;
+            let elems = local.elems(&none).unwrap_or(0) as usize;
+            let bytes = Self::bytes_of(&files, recipe, rank)?;
             entries.push(Entry { bytes, floats: OnceLock::new(), elem: recipe.ty.elem, elems });
         }
         Ok(Weights { files, entries })
     }
 
-    /// Rank 0's bytes. The verifier has checked the slices against the sizes that the plan states; the files have them.
-    fn bytes_of(files: &[Mapped], recipe: &Recipe) -> Result<Bytes, RuntimeError> {
+    /// A rank's bytes. The verifier has checked the slices against the sizes that the plan states; the files have them.
+    fn bytes_of(files: &[Mapped], recipe: &Recipe, rank: usize) -> Result<Bytes, RuntimeError> {
         let outside = || RuntimeError::Request(format!("weight `{}` lies outside its file", recipe.name));
-        let slices = recipe.slices.first().ok_or_else(outside)?;
+        let slices = recipe.slices.get(rank).ok_or_else(outside)?;
         if let [s] = slices.as_slice()
             && s.count == 1
         {

@@ -1,5 +1,6 @@
 //! Random legal placements of a module: parameters and weights are split at random, each op's operands are brought to
 //! a random placement that its dim rule allows, by collectives. The value of every function stays what it was.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::HashMap;
 
@@ -16,8 +17,13 @@ use crate::random::Choices;
 
 /// `m` on `mesh`, placed by the choices.
 pub(crate) fn place(m: &Module, mesh: &Mesh, c: &mut Choices<'_>) -> Module {
+    place_moving(m, mesh, c, &[Elem::F32, Elem::F16, Elem::BF16, Elem::I32])
+}
+
+/// The same with collectives on these elements only.
+pub(crate) fn place_moving(m: &Module, mesh: &Mesh, c: &mut Choices<'_>, moved: &'static [Elem]) -> Module {
     let mut out = Module { name: m.name.clone(), mesh: mesh.clone(), syms: m.syms.clone(), ..Module::default() };
-    let mut p = Placer { mesh: mesh.clone(), fixed: HashMap::new() };
+    let mut p = Placer { mesh: mesh.clone(), fixed: HashMap::new(), moved };
     for w in m.weights.values() {
         let mut w = w.clone();
         w.ty = p.fixed(&w.ty, c);
@@ -36,9 +42,15 @@ struct Placer {
     mesh: Mesh,
     /// One placement for each type of what collectives do not move: state, stored blocks; and for weights.
     fixed: HashMap<TensorType, TensorType>,
+    moved: &'static [Elem],
 }
 
 impl Placer {
+    /// Whether collectives may move it.
+    fn moves(&self, t: &TensorType) -> bool {
+        !t.state && self.moved.contains(&t.elem)
+    }
+
     fn fixed(&mut self, t: &TensorType, c: &mut Choices<'_>) -> TensorType {
         if let Some(f) = self.fixed.get(t) {
             return f.clone();
@@ -74,9 +86,9 @@ impl Placer {
         let mut map: HashMap<Value, Value> = HashMap::new();
         for p in &f.params {
             let t = f.ty(*p);
-            let mut placed = if moves(t) { self.random(t, c) } else { self.fixed(t, c) };
+            let mut placed = if self.moves(t) { self.random(t, c) } else { self.fixed(t, c) };
             // A value cannot be made pending for a callee.
-            if moves(t) && t.elem.is_float() && !f.entry && !called && c.below(5) == 0 {
+            if self.moves(t) && t.elem.is_float() && !f.entry && !called && c.below(5) == 0 {
                 let free = self.mesh.keys().find(|a| placed.dims.iter().all(|d| d.axis() != Some(a)));
                 placed.pending = free.map(|a| (PendingKind::Sum, a.clone()));
             }
@@ -136,7 +148,7 @@ impl Placer {
         for attempt in 0..8 {
             let mut split: Vec<Option<Split>> = vec![None; rule.roles.len()];
             let mut used: Vec<Axis> = Vec::new();
-            for (t, labels) in now.iter().zip(&rule.args).filter(|(t, _)| !moves(t)) {
+            for (t, labels) in now.iter().zip(&rule.args).filter(|(t, _)| !self.moves(t)) {
                 for (d, l) in t.dims.iter().zip(labels) {
                     if let Some(s) = &d.split {
                         split[*l] = Some(s.clone());
@@ -164,7 +176,7 @@ impl Placer {
                 now.iter()
                     .zip(&rule.args)
                     .map(|(t, labels)| {
-                        if !moves(t) {
+                        if !self.moves(t) {
                             return t.clone();
                         }
                         let mut w = strip(t);
@@ -231,9 +243,4 @@ impl Placer {
         assert_eq!(b.ty(v), want, "collectives bring every placement about");
         v
     }
-}
-
-/// Whether collectives may move it.
-fn moves(t: &TensorType) -> bool {
-    !t.state && !matches!(t.elem, Elem::Quant(_))
 }

@@ -70,7 +70,38 @@ pub fn attention(args: &AttentionArgs<'_>, out: &mut [f32]) -> Result<(), Kernel
             if visible.len() == 0 {
                 out.fill(0.0);
             } else {
-                dispatch(Attend { args, t, first: g * HEADS, visible: &visible, out });
+                dispatch(Attend { args, t, first: g * HEADS, visible: &visible, out, stats: None });
+            }
+        });
+    });
+    Ok(())
+}
+
+/// [`attention`] over some of the keys, to be merged with the rest: `out` is `[T, H, dv + 2]`, for each token and head
+/// the weighted mean of the values, the largest score, and the sum of `exp(score - largest)`. Without a visible
+/// position: zeros, -inf, 0.
+///
+/// # Errors
+/// As for [`attention`].
+pub fn attention_part(args: &AttentionArgs<'_>, out: &mut [f32]) -> Result<(), KernelError> {
+    let width = args.dv + 2;
+    check(args, out.len() / width * args.dv)?;
+    want_len("out", out.len(), &[args.seq.len(), args.heads, width])?;
+    if out.is_empty() {
+        return Ok(());
+    }
+    out.par_chunks_mut(args.heads * width).enumerate().for_each(|(t, out)| {
+        let visible = Visible::of(args, t);
+        out.par_chunks_mut(HEADS * width).enumerate().for_each(|(g, out)| {
+            let heads = out.len() / width;
+            let (mut o, mut stats) = (vec![0.0; heads * args.dv], vec![(f32::NEG_INFINITY, 0.0); heads]);
+            if visible.len() > 0 {
+                let stats = Some(stats.as_mut_slice());
+                dispatch(Attend { args, t, first: g * HEADS, visible: &visible, out: &mut o, stats });
+            }
+            for ((h, row), (most, sum)) in out.chunks_exact_mut(width).enumerate().zip(stats) {
+                row[..args.dv].copy_from_slice(&o[h * args.dv..(h + 1) * args.dv]);
+                (row[args.dv], row[args.dv + 1]) = (most, sum);
             }
         });
     });
@@ -145,19 +176,24 @@ struct Attend<'a, 'y> {
     first: usize,
     visible: &'a Visible,
     out: &'y mut [f32],
+    /// For each head the largest score and the sum of exponentials, if they are wanted.
+    stats: Option<&'y mut [(f32, f32)]>,
 }
 
 impl Kernel for Attend<'_, '_> {
     type Out = ();
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<S: Simd>(mut self, s: S) {
         let (n, heads) = (self.visible.len(), self.out.len() / self.args.dv);
         let mut p = vec![0.0_f32; heads * n];
         for part in self.args.parts {
             self.add_scores(s, part, heads, &mut p);
         }
-        for p in p.chunks_exact_mut(n) {
-            softmax(s, p, self.args.scale);
+        for (h, p) in p.chunks_exact_mut(n).enumerate() {
+            let made = softmax(s, p, self.args.scale);
+            if let Some(stats) = &mut self.stats {
+                stats[h] = made;
+            }
         }
         let p: Vec<&[f32]> = p.chunks_exact(n).collect();
         self.weigh(s, &p);
@@ -204,14 +240,16 @@ impl Attend<'_, '_> {
     }
 }
 
-/// In place; the slice is not empty. NaN scores make NaN weights.
+/// In place; the slice is not empty. NaN scores make NaN weights. The largest score and the sum of exponentials.
 #[inline(always)]
-fn softmax<S: Simd>(s: S, p: &mut [f32], scale: f32) {
+fn softmax<S: Simd>(s: S, p: &mut [f32], scale: f32) -> (f32, f32) {
     p.iter_mut().for_each(|v| *v *= scale);
     let most = math::max(p);
     p.iter_mut().for_each(|v| *v = math::exp(*v - most));
-    let inverse = 1.0 / math::sum(s, p);
+    let sum = math::sum(s, p);
+    let inverse = 1.0 / sum;
     p.iter_mut().for_each(|v| *v *= inverse);
+    (most, sum)
 }
 
 #[cfg(test)]

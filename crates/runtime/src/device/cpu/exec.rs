@@ -4,16 +4,17 @@
 
 use glmc_ir::kernel::Kernel;
 use glmc_ir::plan::{Mem, Phase, Plan};
-use glmc_ir::ty::{Elem, SymValues};
+use glmc_ir::ty::{Elem, PendingKind, SymValues};
 
 use super::arena::{Arena, Lent, Pool};
-use super::attention::{AttentionArgs, KeyPart, attention};
+use super::attention::{AttentionArgs, KeyPart, attention, attention_part};
 use super::error::KernelError;
 use super::fusions::Rows;
 use super::indexer::{IndexerArgs, indexer_scores};
 use super::matmul::{GroupedInput, WeightView, batched_matmul, grouped_matmul, matmul};
 use super::prepare::{Contract, Op, Operand, Prepared, Step, symbol_values};
 use super::route::{Gating, RouteArgs, route};
+use super::share::{Along, Place};
 use super::{elementwise, gather, matmul_mid, norm, rope, strided, topk};
 use crate::error::RuntimeError;
 use crate::load::Weights;
@@ -21,9 +22,9 @@ use crate::load::Weights;
 /// One CPU rank: arena and cache pools.
 #[derive(Debug)]
 pub struct CpuDevice {
-    arena: Arena,
-    states: Vec<Pool>,
-    phases: Vec<Prepared>,
+    pub(super) arena: Arena,
+    pub(super) states: Vec<Pool>,
+    pub(super) phases: Vec<Prepared>,
     /// Fill every output with NaN before it is written.
     pub poison: bool,
 }
@@ -41,22 +42,36 @@ pub enum Output<'a> {
 pub type Observer<'a> = &'a mut (dyn FnMut(usize, usize, &[usize], Output<'_>) + Send);
 
 impl CpuDevice {
-    /// Memory for `plan`. Pages of arena and pools become resident when they are first written.
+    /// Memory for the only rank of `plan`; see [`super::CpuGroup`] for several. Pages of arena and pools become resident
+    /// when they are first written.
     ///
     /// # Errors
-    /// Memory that the system does not give, or a plan that the verifier would have refused.
+    /// A plan of several ranks, memory that the system does not give, or a plan that the verifier would have refused.
     pub fn new(plan: &Plan) -> Result<Self, RuntimeError> {
+        if !plan.mesh.is_empty() {
+            return Err(RuntimeError::Request("one device is asked to run the ranks of a mesh".into()));
+        }
+        Self::of_rank(plan, 0)
+    }
+
+    /// Memory for one rank of `plan`, of the sizes of its parts.
+    pub(super) fn of_rank(plan: &Plan, rank: usize) -> Result<Self, RuntimeError> {
+        let place = Place { mesh: &plan.mesh, rank: rank as u64 };
         let arena = plan.phases.iter().map(|p| p.arena_bytes).max().unwrap_or(0);
         let arena = Arena::new(arena).ok_or_else(|| RuntimeError::memory("the arena", arena))?;
         let none = SymValues::default();
         let pool = |s: &glmc_ir::plan::State| {
-            let elems = s.ty.elems(&none).unwrap_or(u64::MAX);
+            let elems = place.local(&s.ty, &none).ok().and_then(|t| t.elems(&none)).unwrap_or(u64::MAX);
             let failed = || RuntimeError::memory(format!("cache pool `{}`", s.name), elems.saturating_mul(4));
             Pool::new(elems).ok_or_else(failed)
         };
         let states = plan.states.values().map(pool).collect::<Result<_, _>>()?;
         let prepared = |p: &Phase| {
-            Prepared::new(p).map_err(|source| RuntimeError::Kernel { step: p.name.clone(), kernel: "prepare", source })
+            Prepared::new(p, place).map_err(|source| RuntimeError::Kernel {
+                step: p.name.clone(),
+                kernel: "prepare",
+                source,
+            })
         };
         let phases = plan.phases.iter().map(prepared).collect::<Result<_, _>>()?;
         Ok(CpuDevice { arena, states, phases, poison: false })
@@ -82,10 +97,11 @@ impl CpuDevice {
             source,
         })?;
         let prepared = std::mem::take(&mut self.phases[index].steps);
+        let params: Vec<&[i32]> = params.iter().map(Vec::as_slice).collect();
         // All launches from a worker of the pool: from outside, each would sleep and be woken once.
         let result = rayon::scope(|_| {
             for (i, step) in prepared.iter().enumerate() {
-                self.launch(step, weights, &values, params).map_err(|source| RuntimeError::Kernel {
+                self.launch(step, weights, &values, &params).map_err(|source| RuntimeError::Kernel {
                     step: phase.steps[i].name.clone(),
                     kernel: phase.steps[i].kernel.name(),
                     source,
@@ -117,7 +133,7 @@ impl CpuDevice {
         }
     }
 
-    fn show(&self, step: &Step, syms: &[usize], index: usize, see: &mut Observer<'_>) {
+    pub(super) fn show(&self, step: &Step, syms: &[usize], index: usize, see: &mut Observer<'_>) {
         for (k, o) in step.outputs.iter().enumerate() {
             let shape = o.shape(syms);
             let Some(range) = o.range(&shape) else { continue };
@@ -129,12 +145,12 @@ impl CpuDevice {
         }
     }
 
-    fn launch(
+    pub(super) fn launch(
         &mut self,
         step: &Step,
         weights: &Weights,
         syms: &[usize],
-        params: &[Vec<i32>],
+        params: &[&[i32]],
     ) -> Result<(), KernelError> {
         let in_shapes: Vec<Vec<usize>> = step.inputs.iter().map(|o| o.shape(syms)).collect();
         let out_shapes: Vec<Vec<usize>> = step.outputs.iter().map(|o| o.shape(syms)).collect();
@@ -146,40 +162,71 @@ impl CpuDevice {
             writes.iter().for_each(|w| self.arena.poison(w.clone()));
         }
         if let Op::Other(Kernel::Append(_)) = step.op {
-            return self.append(step, params, &reads, &in_shapes);
+            return self.append(step, syms, params, &reads, &in_shapes);
         }
-        let Lent { reads, writes } = self.arena.lend(&reads, &writes)?;
+        let Lent { reads, mut writes } = self.arena.lend(&reads, &writes)?;
+        if let Some(share) = &step.share {
+            if writes.iter().all(|w| w.is_empty()) {
+                return Ok(());
+            }
+            if share.adds_nothing(syms) {
+                writes.iter_mut().for_each(|w| w.fill(0));
+                return Ok(());
+            }
+        }
         let mut reads = reads.into_iter();
         let sources = step.inputs.iter().map(|o| match o.mem {
             Mem::Weight(w) => Some(Source::Weight(o.elem, w)),
             Mem::State(s) => self.states.get(s.as_u32() as usize).map(|v| Source::F32(v.rows())),
-            Mem::Param(p) => params.get(p.as_u32() as usize).map(|v| Source::I32(v)),
+            Mem::Param(p) if o.elem == Elem::I32 => params.get(p.as_u32() as usize).map(|v| Source::I32(v)),
+            Mem::Param(p) => params.get(p.as_u32() as usize).map(|v| Source::F32(bytemuck::cast_slice(v))),
             Mem::Buf(_) if o.elem == Elem::I32 => reads.next().map(|b| Source::I32(bytemuck::cast_slice(b))),
             Mem::Buf(_) => reads.next().map(|b| Source::F32(bytemuck::cast_slice(b))),
         });
         let missing = KernelError::Dim { what: "an operand", have: 0, need: "memory that is there" };
-        let sources = sources.collect::<Option<Vec<_>>>().ok_or(missing)?;
-        let call = Call { weights, sources, in_shapes, out_shapes, step };
+        let mut sources = sources.collect::<Option<Vec<_>>>().ok_or(missing)?;
+        let mut own: Vec<Option<Vec<i32>>> = Vec::new();
+        if let Some(share) = &step.share {
+            own.extend(sources.iter().enumerate().map(|(i, s)| match s {
+                Source::I32(v) => share.own(i, syms, v),
+                _ => None,
+            }));
+            for (source, own) in sources.iter_mut().zip(&own) {
+                if let Some(own) = own {
+                    *source = Source::I32(own);
+                }
+            }
+        }
+        let call = Call { weights, sources, in_shapes, out_shapes, step, syms };
         call.run(writes)
     }
 
     fn append(
         &mut self,
         step: &Step,
-        params: &[Vec<i32>],
+        syms: &[usize],
+        params: &[&[i32]],
         reads: &[std::ops::Range<usize>],
         shapes: &[Vec<usize>],
     ) -> Result<(), KernelError> {
-        let bad = KernelError::Dim { what: "append", have: step.inputs.len(), need: "a pool, rows and values" };
-        let (Mem::State(s), Mem::Param(p), Some(x)) = (step.inputs[0].mem, step.inputs[1].mem, reads.first()) else {
-            return Err(bad);
+        let bad = || KernelError::Dim { what: "append", have: step.inputs.len(), need: "a pool, rows and values" };
+        let [pool, rows, x] = step.inputs.as_slice() else { return Err(bad()) };
+        let Mem::State(s) = pool.mem else { return Err(bad()) };
+        let mut reads = reads.iter();
+        let mut words = |o: &Operand| -> Result<&[u8], KernelError> {
+            match o.mem {
+                Mem::Param(p) => params.get(p.as_u32() as usize).map(|v| bytemuck::cast_slice(v)).ok_or_else(bad),
+                Mem::Buf(_) => reads.next().map(|r| self.arena.bytes(r.clone())).ok_or_else(bad),
+                _ => Err(bad()),
+            }
         };
-        let x = bytemuck::cast_slice(self.arena.bytes(x.clone()));
-        let (Some(pool), Some(rows)) = (self.states.get_mut(s.as_u32() as usize), params.get(p.as_u32() as usize))
-        else {
-            return Err(bad);
-        };
-        gather::scatter_pool(x, shapes[2][1], rows, pool.rows_mut())
+        let (rows, x): (&[i32], &[f32]) = (bytemuck::cast_slice(words(rows)?), bytemuck::cast_slice(words(x)?));
+        let pool = self.states.get_mut(s.as_u32() as usize).ok_or_else(bad)?;
+        if step.share.is_some() && x.is_empty() {
+            return Ok(());
+        }
+        let own = step.share.as_ref().and_then(|s| s.own(1, syms, rows));
+        gather::scatter_pool(x, shapes[2][1], own.as_deref().unwrap_or(rows), pool.rows_mut())
     }
 }
 
@@ -198,6 +245,7 @@ pub(super) struct Call<'a> {
     pub(super) in_shapes: Vec<Vec<usize>>,
     out_shapes: Vec<Vec<usize>>,
     pub(super) step: &'a Step,
+    syms: &'a [usize],
 }
 
 impl Call<'_> {
@@ -206,18 +254,17 @@ impl Call<'_> {
             Op::Matmul(contract, at) => return self.matmul(contract, *at, floats(&mut writes, 0)?),
             Op::GateUp(contract) => return self.gate_up(contract, floats(&mut writes, 0)?),
             Op::Other(k) => k,
+            Op::Meet(_) => return Err(KernelError::Dim { what: "ranks of a collective", have: 1, need: "a group" }),
         };
         match kernel {
             Kernel::AllGather(_)
             | Kernel::AllReduce(_)
             | Kernel::AllToAll(_)
             | Kernel::ReduceScatter(_)
-            | Kernel::Shard(_) => {
-                Err(KernelError::Dim { what: "ranks of a collective", have: 1, need: "a device group" })
-            }
-            Kernel::Matmul(_) | Kernel::GateUp(_) | Kernel::Append(_) => {
-                Err(KernelError::Dim { what: "a launch", have: 0, need: "one that was prepared" })
-            }
+            | Kernel::Shard(_)
+            | Kernel::Matmul(_)
+            | Kernel::GateUp(_)
+            | Kernel::Append(_) => Err(KernelError::Dim { what: "a launch", have: 0, need: "one that was prepared" }),
             Kernel::Add(_) => self.binary(floats(&mut writes, 0)?, |a, b| a + b, elementwise::add),
             Kernel::Mul(_) => self.binary(floats(&mut writes, 0)?, |a, b| a * b, elementwise::mul),
             Kernel::Silu(_) => elementwise::silu(self.f32(0)?, floats(&mut writes, 0)?),
@@ -268,6 +315,7 @@ impl Call<'_> {
                 };
                 indexer_scores(&args, floats(&mut writes, 0)?)
             }
+            Kernel::TopK(k) if self.merge().is_some() => self.topk_part(k.k as usize, floats(&mut writes, 0)?),
             Kernel::TopK(k) => topk::topk(self.f32(0)?, self.in_shapes[0][0], k.k as usize, ints(&mut writes, 0)?),
             Kernel::Route(r) => self.route(&r.0, &mut writes),
         }
@@ -432,7 +480,7 @@ impl Call<'_> {
         for (i, name) in names.iter().enumerate() {
             let r = self.piece(name)?;
             let y = floats(writes, i)?;
-            for (row, y) in x.chunks_exact(total).zip(y.chunks_exact_mut(r.len())) {
+            for (row, y) in x.chunks_exact(total).zip(y.chunks_exact_mut(r.len().max(1))) {
                 y.copy_from_slice(&row[r.clone()]);
             }
         }
@@ -474,7 +522,17 @@ impl Call<'_> {
             sel: if a.selected { Some(self.i32(2 * p + 3)?) } else { None },
             scale: a.scale as f32,
         };
-        attention(&args, y)
+        if self.merge().is_some() { attention_part(&args, y) } else { attention(&args, y) }
+    }
+
+    /// The merge that the results await, and the dim it is over.
+    fn merge(&self) -> Option<&(PendingKind, Along)> {
+        self.step.share.as_ref().and_then(|s| s.merge.as_ref())
+    }
+
+    fn topk_part(&self, k: usize, y: &mut [f32]) -> Result<(), KernelError> {
+        let Some((_, along)) = self.merge() else { return Ok(()) };
+        topk::topk_part(self.f32(0)?, self.in_shapes[0][0], k, along.outward(self.syms), y)
     }
 
     fn route(&self, r: &glmc_ir::ops::MoeRoute, writes: &mut [&mut [u8]]) -> Result<(), KernelError> {

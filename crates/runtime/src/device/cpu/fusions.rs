@@ -75,6 +75,9 @@ impl Call<'_> {
         let mut at = 0;
         for (from, name) in rows.from.iter().zip(&out.names) {
             let r = self.piece(from)?;
+            if r.is_empty() {
+                continue;
+            }
             let part: Vec<f32> = x.chunks_exact(total).flat_map(|row| row[r.clone()].iter().copied()).collect();
             let mut done = vec![0.0; part.len()];
             match rows.eps {

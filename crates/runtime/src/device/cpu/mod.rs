@@ -26,14 +26,17 @@ mod exec;
 mod fixed;
 mod fusions;
 mod gemm;
+mod group;
 mod math;
 mod prepare;
+mod share;
 mod simd;
 mod strided;
 mod unpack;
 
 pub use error::KernelError;
 pub use exec::{CpuDevice, Observer, Output};
+pub use group::{Before, CpuGroup};
 pub use simd::{Isa, isa};
 
 #[cfg(test)]

@@ -4,9 +4,11 @@
 use glmc_ir::kernel::{Access, Kernel};
 use glmc_ir::ops::Einsum;
 use glmc_ir::plan::{Mem, Phase};
-use glmc_ir::ty::{Elem, Extent, SymValues, TensorType};
+use glmc_ir::ty::{Dim, Elem, Extent, SymValues, TensorType};
 
 use super::error::KernelError;
+use super::share::{Along, Place, Share};
+use crate::collective::Exchange;
 
 /// A phase, ready to run.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(super) struct Step {
     pub(super) inputs: Vec<Operand>,
     /// Outputs in parameter order.
     pub(super) outputs: Vec<Operand>,
+    /// What a rank of several must know besides its own shapes.
+    pub(super) share: Option<Share>,
 }
 
 /// A bound argument.
@@ -38,10 +42,12 @@ pub(super) struct Operand {
     pub(super) names: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Size {
     Const(usize),
     Sym(usize),
+    /// A rank's part of a symbol.
+    Part(Along),
 }
 
 /// How a matmul is computed.
@@ -69,13 +75,15 @@ pub(super) enum Op {
     /// With the dim of each right operand that its last result dim is.
     Matmul(Contract, usize),
     GateUp(Contract),
+    /// The ranks meet.
+    Meet(Exchange),
     Other(Kernel),
 }
 
 impl Prepared {
-    pub(super) fn new(phase: &Phase) -> Result<Self, KernelError> {
+    pub(super) fn new(phase: &Phase, place: Place<'_>) -> Result<Self, KernelError> {
         let steps = phase.steps.iter().map(|s| {
-            let operand = |a: &glmc_ir::plan::Arg| Operand::new(phase, a.mem, &a.ty);
+            let operand = |a: &glmc_ir::plan::Arg| Operand::new(phase, a.mem, &a.ty, place);
             let of = |write: bool| {
                 s.args
                     .iter()
@@ -86,31 +94,33 @@ impl Prepared {
             let op = match &s.kernel {
                 Kernel::Matmul(m) => Op::Matmul(Contract::of(&m.spec)?, last_dim(&m.spec)),
                 Kernel::GateUp(g) => Op::GateUp(Contract::of(&g.spec)?),
-                k => Op::Other(k.clone()),
+                k => Exchange::of(s).map_or_else(|| Op::Other(k.clone()), Op::Meet),
             };
-            Ok(Step { op, inputs: of(false)?, outputs: of(true)? })
+            Ok(Step { op, inputs: of(false)?, outputs: of(true)?, share: Share::of(phase, s, place)? })
         });
         Ok(Prepared { steps: steps.collect::<Result<_, KernelError>>()? })
     }
 }
 
 impl Operand {
-    fn new(phase: &Phase, mem: Mem, ty: &TensorType) -> Result<Self, KernelError> {
+    fn new(phase: &Phase, mem: Mem, ty: &TensorType, place: Place<'_>) -> Result<Self, KernelError> {
         let bad = KernelError::Dim { what: "an operand", have: 0, need: "a declared buffer and declared symbols" };
         let offset = match mem {
             Mem::Buf(b) => phase.buffers.get(b).ok_or_else(|| bad.clone())?.offset as usize,
             _ => 0,
         };
-        let size = |e: &Extent| match e {
-            Extent::Sym(s) => phase.syms.get_index_of(s).map(Size::Sym),
-            e => e.as_const().map(|n| Size::Const(n as usize)),
+        let local = place.local(ty, &phase.bounds())?;
+        let size = |(global, own): (&Dim, &Dim)| match (&global.extent, &global.split) {
+            (Extent::Sym(s), None) => phase.syms.get_index_of(s).map(Size::Sym),
+            (Extent::Sym(_), Some(_)) => place.along(phase, global).map(Size::Part),
+            _ => own.extent.as_const().map(|n| Size::Const(n as usize)),
         };
-        let dims = ty.dims.iter().map(|d| size(&d.extent)).collect::<Option<Vec<_>>>().ok_or(bad)?;
-        let (names, pieces) = match ty.last().map(|d| &d.extent) {
+        let dims = ty.dims.iter().zip(&local.dims).map(size).collect::<Option<Vec<_>>>().ok_or(bad)?;
+        let (names, pieces) = match local.last().map(|d| &d.extent) {
             Some(Extent::Joined(p)) => p.iter().map(|(name, n)| (name.as_str().to_owned(), *n as usize)).unzip(),
             _ => (Vec::new(), Vec::new()),
         };
-        Ok(Operand { mem, offset, elem: ty.elem, dims, pieces, names })
+        Ok(Operand { mem, offset, elem: local.elem, dims, pieces, names })
     }
 
     /// The current shape.
@@ -120,6 +130,7 @@ impl Operand {
             .map(|d| match d {
                 Size::Const(n) => *n,
                 Size::Sym(i) => syms[*i],
+                Size::Part(along) => along.held(syms),
             })
             .collect()
     }

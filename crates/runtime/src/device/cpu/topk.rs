@@ -30,6 +30,34 @@ pub fn topk(score: &[f32], rows: usize, k: usize, ids: &mut [i32]) -> Result<(),
     Ok(())
 }
 
+/// [`topk`] over some of the entries, to be merged with the rest: `out` is `[rows, 2 k]`, of each row the positions as
+/// `whole` counts them and then the scores, padded with -1 and -inf.
+///
+/// # Errors
+/// As for [`topk`].
+pub fn topk_part(
+    score: &[f32],
+    rows: usize,
+    k: usize,
+    whole: impl Fn(usize) -> u64,
+    out: &mut [f32],
+) -> Result<(), KernelError> {
+    want_len("out", out.len(), &[rows, 2, k])?;
+    let mut ids = vec![-1; rows * k];
+    topk(score, rows, k, &mut ids)?;
+    let n = score.len().checked_div(rows).unwrap_or(0);
+    for (r, (out, ids)) in out.chunks_exact_mut((2 * k).max(1)).zip(ids.chunks_exact(k.max(1))).enumerate() {
+        let (at, best) = out.split_at_mut(k);
+        for ((at, best), id) in at.iter_mut().zip(best).zip(ids) {
+            (*at, *best) = match usize::try_from(*id) {
+                Ok(i) => (whole(i) as f32, score[r * n + i]),
+                Err(_) => (-1.0, f32::NEG_INFINITY),
+            };
+        }
+    }
+    Ok(())
+}
+
 /// Descending by score, then ascending by index. The scores are not NaN.
 pub(super) fn before(a: &(f32, u32), b: &(f32, u32)) -> Ordering {
     // Adding 0 makes -0 equal to +0.
