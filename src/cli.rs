@@ -26,6 +26,12 @@ pub(crate) enum Command {
     Perplexity(PerplexityArgs),
     /// List the machines that are described; `*` marks those that this version compiles for
     Targets(TargetsArgs),
+    /// List the GPUs of this machine and the libraries that they need
+    Devices(DevicesArgs),
+    /// Check every kernel on the GPU against what it means
+    Selftest(SelftestArgs),
+    /// Measure the GPU
+    Bench(BenchArgs),
 }
 
 impl Command {
@@ -37,6 +43,9 @@ impl Command {
             Command::Explain(a) => a.json,
             Command::Perplexity(a) => a.json,
             Command::Targets(a) => a.json,
+            Command::Devices(a) => a.json,
+            Command::Selftest(a) => a.json,
+            Command::Bench(a) => a.json,
         }
     }
 }
@@ -176,6 +185,51 @@ pub(crate) struct PerplexityArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TargetsArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevicesArgs {
+    /// NVRTC library, or its folder [default: GLMC_NVRTC, CUDA toolkits, Python wheels, the system's loader]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvrtc: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SelftestArgs {
+    /// Which GPU
+    #[arg(long, value_name = "DEVICE", default_value = "cuda:0", value_parser = crate::cmd::gpu::parse_device)]
+    pub(crate) device: usize,
+    /// Two cases of each family and type
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Start of the random inputs [default: another one each time; it is printed]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// NVRTC library, or its folder [default: GLMC_NVRTC, CUDA toolkits, Python wheels, the system's loader]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvrtc: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// Time the kernels that decoding spends its time in
+    #[arg(long, required = true)]
+    pub(crate) kernels: bool,
+    /// Which GPU
+    #[arg(long, value_name = "DEVICE", default_value = "cuda:0", value_parser = crate::cmd::gpu::parse_device)]
+    pub(crate) device: usize,
+    /// NVRTC library, or its folder [default: GLMC_NVRTC, CUDA toolkits, Python wheels, the system's loader]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvrtc: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

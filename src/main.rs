@@ -47,5 +47,8 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Explain(a) => cmd::explain::run(&a),
         Command::Perplexity(a) => cmd::perplexity::run(&a),
         Command::Targets(a) => cmd::targets::run(&a),
+        Command::Devices(a) => cmd::devices::run(&a),
+        Command::Selftest(a) => cmd::selftest::run(&a),
+        Command::Bench(a) => cmd::bench::run(&a),
     }
 }

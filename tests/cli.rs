@@ -6,6 +6,7 @@ mod cli {
     mod contract;
     mod emit;
     mod files;
+    mod gpu;
     mod hollow;
     mod hostile;
     mod kills;

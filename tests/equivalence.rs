@@ -18,12 +18,12 @@ mod values;
 
 mod equivalence {
     mod compile;
-    mod contract_cases;
     mod contracts;
     mod layer;
     mod models;
     mod modules;
     mod mutants;
+    mod placed;
     mod rank_files;
     mod rank_models;
     mod rank_run;

@@ -80,7 +80,7 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, emit: Option<&str>) -> Resu
         }
     };
     let mut module = |stage: &str, m: &Module| show(stage, &|| print_module(m));
-    let done = pipeline::run(lifted.module, &entries, sizes.fuel, &mut module)
+    let done = pipeline::run_on(Some(&target), lifted.module, &entries, sizes.fuel, &mut module)
         .map_err(|e| CliError::internal(e.to_string()))?;
     show(pipeline::LOWER, &|| print_lowered(&done.module, &done.lowered));
     let mut plan = Plan {

@@ -1,11 +1,15 @@
 //! Owns the commands, one file each: arguments, call, output. Never an algorithm.
 
+pub(crate) mod bench;
 pub(crate) mod compile;
+pub(crate) mod devices;
 pub(crate) mod explain;
 pub(crate) mod figures;
+pub(crate) mod gpu;
 pub(crate) mod inspect;
 pub(crate) mod perplexity;
 pub(crate) mod run;
+pub(crate) mod selftest;
 pub(crate) mod targets;
 
 use std::io;

@@ -3,9 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use glmc_frontend_gguf::open;
+use glmc_frontend_gguf::arch::LiftOptions;
 use glmc_frontend_gguf::write::{GgufWriter, MetaValue, TensorData};
+use glmc_frontend_gguf::{Model, open};
+use glmc_ir::entities::{FuncId, Inst};
+use glmc_ir::graph::{InstKind, Module};
 use glmc_ir::quant::QuantType as Q;
+use glmc_ir::shard_map::Shard;
+use glmc_ir::ty::SymValues;
+use glmc_passes::pipeline;
+use glmc_passes::schedule::EntryInfo;
+use glmc_passes::target::Target;
 use serde_json::Value;
 
 use super::support::{fixture, glmc};
@@ -272,6 +280,51 @@ fn glm_5_in_one_file_and_in_parts() {
             assert_eq!(c["bytes_per_token"]["weights_once"], c["bytes_per_token"]["weights_read"]);
         }
     }
+}
+
+/// Collectives of one run of `f` and what it calls: reductions, and all others that move something.
+fn moved(m: &Module, f: FuncId) -> (usize, usize) {
+    let f = &m.funcs[f];
+    let of = |i: &Inst| match &f.insts[*i].kind {
+        InstKind::Call { func, .. } => moved(m, *func),
+        InstKind::Op(op) => match op.name() {
+            "all_reduce" | "reduce_scatter" => (1, 0),
+            "all_gather" | "all_to_all" => (0, 1),
+            _ => (0, 0),
+        },
+    };
+    f.body.iter().map(of).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+}
+
+#[test]
+fn glm_5_on_eight_ranks() {
+    let dir = tempfile::tempdir().unwrap();
+    let set = open(&write(dir.path(), ud_q4_k_xl, false, 1)).unwrap();
+    let target = Target::named("8x-rtx-pro-6000").unwrap();
+    let options = LiftOptions { ctx: 131_072, max_batch: 1, cache_rows: 131_072, chunk: target.chunk };
+    let lifted = Model::load(&set).unwrap().lift(&options).unwrap();
+    let entries: Vec<EntryInfo> =
+        lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
+    let done = pipeline::run_on(Some(&target), lifted.module, &entries, None, &mut |_, _| {}).unwrap();
+    let time = done.timings.iter().find(|t| t.name == "shard").unwrap().time;
+    let report = done.sharded.unwrap();
+    let (reductions, others) = moved(&done.module, done.module.func_named("decode_1").unwrap());
+    let held = |rank: u64| -> u64 {
+        let none = SymValues::default();
+        let of = |w: &glmc_ir::graph::Weight| Shard::of(&w.ty, &done.module.mesh, rank, &none).unwrap().bytes();
+        done.module.weights.values().map(of).sum()
+    };
+    let ranks: Vec<u64> = (0..8).map(held).collect();
+    println!(
+        "shard: {time:?}, cut {}; a token: {:.2} ms, {reductions} reductions, {others} others; weights {ranks:?}",
+        report.cut,
+        1e3 * report.functions[0].seconds
+    );
+    assert!(report.fits && !report.cut);
+    assert!((78..=158).contains(&reductions) && others <= 2, "{reductions}, {others}");
+    let (least, most) = (ranks.iter().min().unwrap(), ranks.iter().max().unwrap());
+    assert!(*most <= 62_500_000_000 && (most - least) * 50 <= *most, "{ranks:?}");
+    assert!(time < Duration::from_secs(60), "{time:?}");
 }
 
 #[test]

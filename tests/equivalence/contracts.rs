@@ -20,8 +20,8 @@ use glmc_ir::verify::plan::verify_plan;
 use glmc_passes::schedule::Scheduled;
 use glmc_runtime::device::cpu::{CpuDevice, Output};
 
-use super::contract_cases::{Case, In, cases};
 use crate::run::{Files, wrap};
+use glmc_codegen_cuda::cases::{Case, In, cases};
 
 /// Largest relative error in L2, and of one element as a share of the RMS.
 const L2: f64 = 1e-5;
@@ -261,7 +261,7 @@ fn every_contract_computes_its_meaning_on_the_cpu() {
     // Collectives are no work of one device: tests/glir/sharded runs them.
     let moves = ["all_gather", "all_reduce", "all_to_all", "reduce_scatter", "shard"];
     for name in Kernel::NAMES.iter().filter(|n| !moves.contains(n)) {
-        let list = cases(name);
+        let list = cases(name, 0);
         assert!(!list.is_empty(), "the contract `{name}` has no case");
         let (mut l2, mut worst) = (0.0f64, 0.0f64);
         for case in &list {

@@ -4,6 +4,7 @@
 use glmc_ir::graph::{Function, Module};
 use glmc_ir::interp::Arith;
 use glmc_ir::interp::plan::PlanInterp;
+use glmc_ir::interp::ranks::RankInterp;
 use glmc_ir::plan::{PhaseKind, Plan};
 use glmc_ir::tensor::{EvalError, Tensor};
 use glmc_ir::text::{print_module, print_plan};
@@ -14,6 +15,8 @@ use glmc_passes::lower;
 use glmc_passes::pass::PassCx;
 use glmc_passes::pipeline;
 use glmc_passes::schedule::{self, EntryInfo};
+use glmc_passes::shard::Shard;
+use glmc_passes::target::Target;
 
 use crate::run::{Files, Rng, all_differ, operands, run_global, wrap};
 
@@ -51,6 +54,9 @@ fn rewritten(name: &str, m: &Module) -> Result<Module, String> {
         Ok::<_, String>((after, cx.rewrites))
     };
     let (after, rewrites) = with(None, m)?;
+    if name == "shard" {
+        placed(m)?;
+    }
     for fuel in 0..=rewrites {
         let (after, _) = with(Some(fuel), m)?;
         equivalent(m, &after, true).map_err(|e| format!("`{name}` with fuel {fuel}: {e}"))?;
@@ -59,6 +65,41 @@ fn rewritten(name: &str, m: &Module) -> Result<Module, String> {
         return Err(format!("`{name}` changes its own result"));
     }
     Ok(after)
+}
+
+/// On 2, 3, 4, 8 and 16 ranks, on a slow link and on one that costs nothing, the ranks compute what the whole does.
+fn placed(m: &Module) -> Result<(), String> {
+    let base = Target::named("8x-cpu").map_err(|e| e.to_string())?;
+    for ranks in [2, 3, 4, 8, 16] {
+        for free in [false, true] {
+            let mut target = Target { ranks, ..base.clone() };
+            if let Some(l) = target.link.as_mut().filter(|_| free) {
+                (l.latency_s, l.bytes_per_s, target.device.launch_s) = (1e-12, 1e18, 1e-12);
+            }
+            let (after, report) =
+                Shard::new(target).place(m, &mut PassCx::new(None)).map_err(|d| format!("{ranks} ranks: {d}"))?;
+            let at = |e: String| format!("on {ranks} ranks, free {free}: {e}\n{}", print_module(&after));
+            if report.cut {
+                return Err(at("the search was cut".into()));
+            }
+            verify_module(&after).map_err(|e| at(e.to_string()))?;
+            for (id, f) in after.funcs.iter() {
+                let cases: Vec<_> = (0..SEEDS).filter_map(|seed| crate::sharded::whole(&after, id, seed)).collect();
+                if cases.is_empty() {
+                    return Err(at(format!("@{} has no answer on any random operands", f.name)));
+                }
+                for (syms, args, want) in cases {
+                    let weights = crate::values::Weights(&after, crate::values::Floats::Real);
+                    let got = RankInterp::new(&after, Arith::Real, syms, &weights).run(id, args);
+                    let got = got.map_err(|e| at(e.to_string()))?;
+                    if let Some(d) = crate::values::differ(&got, &want, REAL) {
+                        return Err(at(format!("@{}: {d}", f.name)));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Symbol values up to 3.

@@ -1,5 +1,6 @@
 //! The passes of glmc, from a lifted module to a plan. Table of contents: [`pipeline`] (the list of passes and the
-//! driver that verifies after each), [`pass`], the passes themselves ([`canonicalise`], [`egraph`], [`lower`],
+//! driver that verifies after each), [`pass`], the passes themselves ([`canonicalise`], [`egraph`], [`shard`],
+//! [`lower`],
 //! [`schedule`]), [`target`] (machine descriptions), [`cost`] (what a plan costs on one) and [`fit`] (whether it fits).
 //!
 //! This crate knows op rules, kernel contracts and target files. It never knows tensor names, file bytes, CUDA text or
@@ -13,4 +14,5 @@ pub mod lower;
 pub mod pass;
 pub mod pipeline;
 pub mod schedule;
+pub mod shard;
 pub mod target;

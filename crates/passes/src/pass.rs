@@ -33,13 +33,15 @@ pub struct PassCx {
     pub rewrites: u64,
     /// What saturation found, function by function.
     pub saturated: Vec<Saturated>,
+    /// Where everything was placed, on several ranks.
+    pub sharded: Option<crate::shard::report::Report>,
 }
 
 impl PassCx {
     /// A context whose heuristic choices stop after `fuel` of them; `None` never stops. Bisecting `fuel` finds the
     /// rewrite that breaks a model.
     pub fn new(fuel: Option<u64>) -> Self {
-        PassCx { fuel, rewrites: 0, saturated: Vec::new() }
+        PassCx { fuel, rewrites: 0, saturated: Vec::new(), sharded: None }
     }
 
     /// Whether an optional rewrite may be made; counts it if so.

@@ -9,10 +9,22 @@ use crate::egraph::Saturate;
 use crate::lower::{self, Lowered};
 use crate::pass::{Pass, PassCx, PassError, Timing};
 use crate::schedule::{self, EntryInfo, Scheduled};
+use crate::shard::Shard;
+use crate::target::Target;
 
-/// The module passes in order.
+/// All module passes in order; `shard` for `8x-cpu`.
 pub fn passes() -> Vec<Box<dyn Pass>> {
-    vec![Box::new(Canonicalise), Box::new(Saturate::default())]
+    let ranks = Target::shipped().into_iter().find(|t| t.name == "8x-cpu");
+    passes_on(ranks.as_ref())
+}
+
+/// The module passes for a target: placement is one of several ranks only.
+fn passes_on(target: Option<&Target>) -> Vec<Box<dyn Pass>> {
+    let mut all: Vec<Box<dyn Pass>> = vec![Box::new(Canonicalise), Box::new(Saturate::default())];
+    if let Some(t) = target.filter(|t| t.ranks > 1) {
+        all.push(Box::new(Shard::new(t.clone())));
+    }
+    all
 }
 
 /// The stage before all passes.
@@ -42,22 +54,38 @@ pub struct Compiled {
     pub rewrites: u64,
     /// What saturation found, function by function: programs, costs, rules.
     pub saturated: Vec<crate::egraph::Saturated>,
+    /// Where everything was placed, on several ranks.
+    pub sharded: Option<crate::shard::report::Report>,
 }
 
 /// Shown each module stage as it is reached: its name and the module.
 pub type Emit<'a> = &'a mut dyn FnMut(&str, &Module);
 
-/// Runs all passes on a lifted module, verifying after each.
+/// Runs the passes for one rank on a lifted module, verifying after each.
 ///
 /// # Errors
 /// The pass that failed, or after which the verifier found something.
 pub fn run(lifted: Module, entries: &[EntryInfo], fuel: Option<u64>, emit: Emit<'_>) -> Result<Compiled, PassError> {
+    run_on(None, lifted, entries, fuel, emit)
+}
+
+/// The same for a target, on as many ranks as it has.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_on(
+    target: Option<&Target>,
+    lifted: Module,
+    entries: &[EntryInfo],
+    fuel: Option<u64>,
+    emit: Emit<'_>,
+) -> Result<Compiled, PassError> {
     let mut cx = PassCx::new(fuel);
     let mut timings = Vec::new();
     verify(LIFT, &lifted, &mut timings)?;
     emit(LIFT, &lifted);
     let mut module = lifted;
-    for pass in passes() {
+    for pass in passes_on(target) {
         let start = Instant::now();
         module = pass.run(&module, &mut cx).map_err(|error| PassError::Failed { pass: pass.name().into(), error })?;
         timings.push(Timing { name: pass.name().into(), time: start.elapsed() });
@@ -74,7 +102,15 @@ pub fn run(lifted: Module, entries: &[EntryInfo], fuel: Option<u64>, emit: Emit<
     let start = Instant::now();
     let scheduled = schedule::schedule(&module, &lowered, entries).map_err(failed(SCHEDULE))?;
     timings.push(Timing { name: SCHEDULE.into(), time: start.elapsed() });
-    Ok(Compiled { module, lowered, scheduled, timings, rewrites: cx.rewrites, saturated: cx.saturated })
+    Ok(Compiled {
+        module,
+        lowered,
+        scheduled,
+        timings,
+        rewrites: cx.rewrites,
+        saturated: cx.saturated,
+        sharded: cx.sharded,
+    })
 }
 
 fn verify(pass: &str, m: &Module, timings: &mut Vec<Timing>) -> Result<(), PassError> {

@@ -3,6 +3,7 @@
 //! Owns what a device computes; never decides which step runs where.
 
 pub mod cpu;
+pub mod cuda;
 
 use glmc_ir::plan::{Phase, Plan};
 use glmc_ir::ty::SymValues;

@@ -1,0 +1,12 @@
+// One element of the output a thread, over and over until all are done.
+// Config: count(args), run(args, i).
+#pragma once
+#include "quant/float.cuh"
+
+template <class C>
+GLMC_DEVICE void elementwise(const typename C::Arguments& args) {
+  glmc_launch_wait();
+  glmc_launch_trigger();
+  u64 count = C::count(args);
+  for (u64 i = global_thread(); i < count; i += global_threads()) C::run(args, i);
+}

@@ -1,0 +1,141 @@
+//! Experts: each choice of each token against its expert's matrix.
+
+use std::fmt::Write as _;
+
+use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, choose};
+use super::lane;
+use super::tile::{Math, TILE};
+use crate::request::GenerateError;
+
+const WARPS: u64 = 8;
+
+/// How choices meet their experts.
+enum Way {
+    Rows,
+    Lane(lane::Config),
+    Tiles(Math),
+}
+
+/// Lists the choices of each expert in a first launch, multiplies tiles in a second.
+fn by_expert(cx: &Cx<'_>, math: Math) -> Result<Draft, GenerateError> {
+    let (x, w, ids) = (&cx.inputs[0], &cx.inputs[1], &cx.inputs[2]);
+    let (experts, rows) = (cx.constant(&w.ty.dims[..1])?, cx.constant(&w.ty.dims[1..2])?);
+    let (k, slots) = (cx.constant(&w.ty.dims[2..])?, cx.constant(&ids.ty.dims[1..])?);
+    let choices = cx.bound(&ids.ty.dims).unwrap_or(0);
+    let mut m = format!("  typedef {} X;\n  typedef {} W;\n  typedef {} PUT;\n", x.decoder(), w.decoder(), cx.put(0)?);
+    let _ = writeln!(m, "  typedef {} MATH;", math.name());
+    let run = if k % 8 == 0 { 8 } else { 1 };
+    for (name, value) in [("EXPERTS", experts), ("ROWS", rows), ("K", k), ("RUN", run), ("SLOTS", slots)] {
+        let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
+    }
+    let _ = writeln!(m, "  static constexpr bool PER_SLOT = {};", x.ty.rank() == 3);
+    let _ = writeln!(m, "  GLMC_DEVICE static u32 choices(const Args& args) {{ return {}; }}", cx.size(&ids.ty.dims));
+    m.push_str("  GLMC_DEVICE static const u8* w(const Args& args) { return args.w; }\n");
+    let starts = (4 * (experts + 1)).next_multiple_of(256);
+    for (name, at) in [("starts", 0), ("list", starts)] {
+        let _ = writeln!(
+            m,
+            "  GLMC_DEVICE static u32* {name}(const Args& args) {{\n    return reinterpret_cast<u32*>(args.scratch + \
+             {at});\n  }}"
+        );
+    }
+    let mut includes = cx.decoders(&[x, w]);
+    includes.push("experts.cuh");
+    let entry = |suffix: &str, call: &str, grid, threads, shared| Entry {
+        suffix: suffix.into(),
+        call: call.into(),
+        grid,
+        threads,
+        blocks: 1,
+        shared,
+    };
+    let tiles = [rows.div_ceil(TILE), experts, 1];
+    Ok(Draft {
+        includes,
+        members: m,
+        entries: vec![
+            entry("lists", "list_choices<Config>(args);", [1, 1, 1], 1024, 4 * experts + 160),
+            entry("tiles", "expert_tiles<Config>(args);", tiles, 256, math.shared()),
+        ],
+        scratch: starts + 4 * choices.max(1),
+        config: format!("choices listed by expert, then {}: {TILE} rows by {} choices", math.name(), math.columns()),
+        why: "many choices share an expert: its rows are decoded once for all of them".into(),
+        ..Draft::default()
+    })
+}
+
+pub(super) fn grouped(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
+    let (x, w, ids) = (&cx.inputs[0], &cx.inputs[1], &cx.inputs[2]);
+    let (experts, rows) = (cx.constant(&w.ty.dims[..1])?, cx.constant(&w.ty.dims[1..2])?);
+    let (k, slots) = (cx.constant(&w.ty.dims[2..])?, cx.constant(&ids.ty.dims[1..])?);
+    let choices = cx.bound(&ids.ty.dims).unwrap_or(0);
+    // Many choices share experts: a block a choice would read each expert again and again.
+    let tokens = choices.div_ceil(slots.max(1));
+    let shape = lane::Shape { rows, free: rows, k, tokens: 1, matrices: choices };
+    let verdict = if tokens > lane::MOST_TOKENS {
+        Err(format!("{tokens} tokens, {} at most", lane::MOST_TOKENS))
+    } else {
+        lane::plan(cx, w, &shape)
+    };
+    // A block a choice reads an expert once a choice, tiles once for many.
+    let crowd = choices as f64 / experts as f64;
+    let tiles = |math: Math, share: f64| (share * (1.0 + 32.0 / crowd.max(0.01)).min(1e3) / 32.0, Way::Tiles(math));
+    let fit = if experts > 65_535 { Err(format!("{experts} experts, 65535 at most")) } else { Ok(()) };
+    let exact = fit.clone().map(|()| tiles(Math::F32, 8.0));
+    let tensor = fit.and_then(|()| Math::tensor(cx)).map(|m| tiles(m, 2.0));
+    let list = vec![
+        ("rows", Ok((1.0, Way::Rows))),
+        ("lane", verdict.map(|l| (0.5, Way::Lane(l)))),
+        ("tiles", exact),
+        ("tensor", tensor),
+    ];
+    let (_, way, rejected) = choose(cx, list)?;
+    let config = match way {
+        Way::Tiles(math) => {
+            let mut d = by_expert(cx, math)?;
+            d.rejected = rejected;
+            return Ok(d);
+        }
+        Way::Lane(l) => Some(l),
+        Way::Rows => None,
+    };
+    let mut m = format!("  typedef {} X;\n  typedef {} W;\n  typedef {} PUT;\n", x.decoder(), w.decoder(), cx.put(0)?);
+    let run = if k % 8 == 0 { 8 } else { 1 };
+    for (name, value) in [("EXPERTS", experts), ("ROWS", rows), ("K", k), ("RUN", run), ("SLOTS", slots)] {
+        let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
+    }
+    let _ = writeln!(m, "  static constexpr bool PER_SLOT = {};", x.ty.rank() == 3);
+    let _ = writeln!(m, "  GLMC_DEVICE static u32 choices(const Args& args) {{ return {}; }}", cx.size(&ids.ty.dims));
+    if let Some(l) = &config {
+        m.push_str(&l.members(w, &shape));
+        for (name, value) in [("TOKENS", 1), ("FREE", rows), ("YSTEP", 0)] {
+            let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
+        }
+        m.push_str("  GLMC_DEVICE static u32 tokens(const Args& args) { return choices(args); }\n");
+        m.push_str("  GLMC_DEVICE static const u8* w(const Args& args) { return args.w; }\n");
+        let grid = [l.blocks, choices, 1];
+        let mut includes = cx.decoders(&[x, w]);
+        includes.push("gemv.cuh");
+        return Ok(Draft {
+            includes,
+            members: m,
+            entries: vec![Entry::only("grouped_lane<Config>(args);", grid, l.threads as u32, l.shared)],
+            config: format!("a choice a block, {}", l.words()),
+            why: "ids come from the launch before, so the copies follow the wait, all at once".into(),
+            rejected,
+            ..Draft::default()
+        });
+    }
+    let grid = [rows.div_ceil(WARPS).min(MOST_BLOCKS), choices.min(65_535), 1];
+    let mut includes = cx.decoders(&[x, w]);
+    includes.push("grouped.cuh");
+    Ok(Draft {
+        includes,
+        members: m,
+        entries: vec![Entry::only("grouped_rows<Config>(args);", grid, 32 * WARPS as u32, 0)],
+        config: format!("a warp a row, a choice a block, {} by {} blocks of {WARPS} warps", grid[0], grid[1]),
+        why: "takes every type and any number of choices".into(),
+        rejected,
+        ..Draft::default()
+    })
+}

@@ -1,0 +1,329 @@
+//! Matmuls. `any` takes every named-axis contraction; `rows` and `tile` take those whose right operand is a matrix with
+//! the summed index last: `y[t, r] = x[t, r / FREE, :] . w[r, :]`, for few and for many tokens.
+
+use std::fmt::Write as _;
+
+use glmc_ir::kernel::MatmulKernel;
+use glmc_ir::ops::Einsum;
+use glmc_ir::ty::{Dim, Elem};
+
+use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part, choose};
+use super::lane;
+use super::tile::{Math, TILE};
+use crate::request::GenerateError;
+
+/// Warps of a block of `any` and `rows`.
+const WARPS: u64 = 8;
+/// The matrix form of a contraction.
+struct Rows {
+    /// Dims of the tokens.
+    tokens: Vec<Dim>,
+    /// Rows that share one vector of x; there are `batches` such groups.
+    free: u64,
+    batches: u64,
+    /// Summed elements.
+    k: u64,
+}
+
+impl Rows {
+    fn shape(&self, tokens: u64) -> lane::Shape {
+        lane::Shape { rows: self.free * self.batches, free: self.free, k: self.k, tokens, matrices: 1 }
+    }
+}
+
+pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, GenerateError> {
+    let e = Einsum::parse(&kernel.spec)
+        .map_err(|why| GenerateError::Type { kernel: cx.request.kernel.name().to_owned(), why })?;
+    let rights = &cx.inputs[1..];
+    let forms: Result<Vec<Rows>, String> = rights.iter().map(|w| rows_form(cx, &e, w)).collect();
+    let tokens = forms.as_ref().ok().and_then(|f| cx.bound(&f[0].tokens)).unwrap_or(0);
+    // Decoded weights per multiply-add, in units of a decode: `rows` decodes a row once for 8 tokens, `tile` once for
+    // 64, but `tile` always computes 64 tokens.
+    let rows_cost = tokens.div_ceil(8) as f64 * 8.0 / tokens.max(1) as f64;
+    let tile_cost = 3.0 * tokens.div_ceil(TILE) as f64 * TILE as f64 / tokens.max(1) as f64 / 16.0;
+    let strided = |w: &Part| match w.ty.elem {
+        Elem::Quant(_) => 40.0,
+        _ => 20.0,
+    };
+    let any_cost = rights.iter().map(strided).fold(0.0, f64::max);
+    let of = |cost: f64| forms.as_ref().map(|_| (cost, ())).map_err(Clone::clone);
+    let lanes = || -> Result<Vec<lane::Config>, String> {
+        let forms = forms.as_ref().map_err(Clone::clone)?;
+        forms.iter().zip(rights).map(|(f, w)| lane::plan(cx, w, &f.shape(tokens))).collect()
+    };
+    let lanes = lanes();
+    let repacked = rights.iter().find(|w| w.lane().is_some());
+    let any_verdict = match repacked {
+        Some(w) => Err(format!("{} is in the lane layout", w.ident)),
+        None => Ok((any_cost, ())),
+    };
+    let lane_verdict = lanes.as_ref().map(|_| (0.5, ())).map_err(Clone::clone);
+    let list = vec![("any", any_verdict), ("rows", of(rows_cost)), ("tile", of(tile_cost)), ("lane", lane_verdict)];
+    let (name, (), rejected) = choose(cx, list)?;
+    let mut draft = match (forms, lanes) {
+        (Ok(forms), Ok(lanes)) if name == "lane" => few(cx, &forms, &lanes)?,
+        (Ok(forms), _) if name != "any" => matrix(cx, &forms, Math::of(name))?,
+        _ => any(cx, &e)?,
+    };
+    draft.rejected = rejected;
+    draft.includes.extend(cx.decoders(&cx.inputs.iter().collect::<Vec<_>>()));
+    draft.includes.push("matmul.cuh");
+    Ok(draft)
+}
+
+/// Offsets of each right operand's part in the joined last dim of the result, and that dim's size.
+fn joined(cx: &Cx<'_>) -> (Vec<u64>, u64) {
+    let sizes: Vec<u64> = match cx.outputs[0].ty.last().map(|d| &d.extent) {
+        Some(glmc_ir::ty::Extent::Joined(p)) if cx.inputs.len() > 2 => p.iter().map(|(_, n)| *n).collect(),
+        _ => return (vec![0], 0),
+    };
+    let offsets = sizes.iter().scan(0, |at, n| Some(std::mem::replace(at, *at + n))).collect();
+    (offsets, sizes.iter().sum())
+}
+
+/// The matrix form, or why there is none.
+fn rows_form(cx: &Cx<'_>, e: &Einsum, w: &Part) -> Result<Rows, String> {
+    let sum = e.contracted();
+    let batch: Vec<u8> = e.rhs.iter().copied().filter(|c| e.lhs.contains(c) && e.out.contains(c)).collect();
+    let free: Vec<u8> = e.rhs.iter().copied().filter(|c| !e.lhs.contains(c)).collect();
+    let tokens: Vec<u8> = e.lhs.iter().copied().filter(|c| !e.rhs.contains(c)).collect();
+    let cat = |parts: [&[u8]; 3]| parts.concat();
+    if sum.is_empty() {
+        return Err("nothing is summed".into());
+    }
+    if e.rhs != cat([&batch, &free, &sum]) {
+        return Err("the right operand is not batch, rows, summed in this order".into());
+    }
+    if e.lhs != cat([&tokens, &batch, &sum]) || e.out != cat([&tokens, &batch, &free]) {
+        return Err("the left operand or the result has another order".into());
+    }
+    let x = &cx.inputs[0].ty;
+    let size = |letters: &[u8], side: &[u8], dims: &[Dim]| -> Result<u64, String> {
+        letters.iter().try_fold(1u64, |n, c| {
+            let at = side.iter().position(|l| l == c).ok_or("a letter is lost")?;
+            let d = dims[at].extent.as_const().ok_or_else(|| format!("dim `{}` is symbolic", *c as char))?;
+            n.checked_mul(d).filter(|n| *n <= u64::from(u32::MAX)).ok_or_else(|| "a matrix is too large".to_owned())
+        })
+    };
+    let k = size(&sum, &e.rhs, &w.ty.dims)?;
+    let (free, batches) = (size(&free, &e.rhs, &w.ty.dims)?, size(&batch, &e.rhs, &w.ty.dims)?);
+    if free * batches > u64::from(u32::MAX) {
+        return Err("too many rows".into());
+    }
+    Ok(Rows { tokens: x.dims[..tokens.len()].to_vec(), free, batches, k })
+}
+
+/// Calls one configuration for each right operand; `z` of the grid says which.
+fn per_part(names: &[String], template: &str) -> String {
+    if let [only] = names {
+        return format!("{template}<{only}>(args);");
+    }
+    let mut out = String::from("switch (glmc_block_z()) {\n");
+    for (i, n) in names.iter().enumerate() {
+        let _ = writeln!(out, "    case {i}: return {template}<{n}>(args);");
+    }
+    out.push_str("  }");
+    out
+}
+
+/// Splits structs into the members of `Config` (the first) and the text after it.
+fn structs(list: Vec<String>) -> (String, String, Vec<String>) {
+    let names: Vec<String> =
+        (0..list.len()).map(|i| if i == 0 { "Config".to_owned() } else { format!("Config{i}") }).collect();
+    let mut it = list.into_iter();
+    let first = it.next().unwrap_or_default();
+    let more =
+        it.zip(&names[1..]).map(|(m, n)| format!("struct {n} {{\n  typedef Args Arguments;\n{m}}};\n")).collect();
+    (first, more, names)
+}
+
+fn types(cx: &Cx<'_>, w: &Part) -> Result<String, GenerateError> {
+    let mut m = format!("  typedef {} X;\n  typedef {} W;\n", cx.inputs[0].decoder(), w.decoder());
+    let _ = writeln!(m, "  typedef {} PUT;", cx.put(0)?);
+    let _ = writeln!(m, "  GLMC_DEVICE static const u8* w(const Args& args) {{ return args.{}; }}", w.ident);
+    Ok(m)
+}
+
+/// `lane`.
+fn few(cx: &Cx<'_>, forms: &[Rows], lanes: &[lane::Config]) -> Result<Draft, GenerateError> {
+    let (offsets, total) = joined(cx);
+    let most = cx.bound(&forms[0].tokens).unwrap_or(0);
+    let mut list = Vec::new();
+    for (((f, l), w), first) in forms.iter().zip(lanes).zip(&cx.inputs[1..]).zip(&offsets) {
+        let rows = f.free * f.batches;
+        let mut m = types(cx, w)?;
+        m.push_str(&l.members(w, &f.shape(most)));
+        let constants = [
+            ("ROWS", rows),
+            ("FREE", f.free),
+            ("K", f.k),
+            ("TOKENS", most.next_power_of_two()),
+            ("XSTEP", f.batches * f.k),
+            ("YSTEP", if total == 0 { rows } else { total }),
+            ("YFIRST", *first),
+        ];
+        for (name, value) in constants {
+            let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
+        }
+        let _ = writeln!(m, "  GLMC_DEVICE static u32 tokens(const Args& args) {{ return {}; }}", cx.size(&f.tokens));
+        list.push(m);
+    }
+    let (members, more, names) = structs(list);
+    let most_of = |f: fn(&lane::Config) -> u64| lanes.iter().map(f).max().unwrap_or(1);
+    let grid = [most_of(|l| l.blocks), 1, names.len() as u64];
+    let (threads, shared) = (most_of(|l| l.threads) as u32, most_of(|l| l.shared));
+    Ok(Draft {
+        includes: vec!["gemv.cuh"],
+        members,
+        more,
+        entries: vec![Entry::only(per_part(&names, "gemv_lane"), grid, threads, shared)],
+        config: lanes.iter().map(lane::Config::words).collect::<Vec<_>>().join("; "),
+        why: "bound by the weight's bytes, whose copies hide the launch before".into(),
+        ..Draft::default()
+    })
+}
+
+/// `rows` and `tile`.
+fn matrix(cx: &Cx<'_>, forms: &[Rows], tile: Option<Math>) -> Result<Draft, GenerateError> {
+    let (offsets, total) = joined(cx);
+    let most = cx.bound(&forms[0].tokens).unwrap_or(0);
+    let tokens = most.next_power_of_two().clamp(1, 8);
+    let mut list = Vec::new();
+    let mut blocks = 0;
+    for ((f, w), first) in forms.iter().zip(&cx.inputs[1..]).zip(&offsets) {
+        let rows = f.free * f.batches;
+        let mut m = types(cx, w)?;
+        let run = if f.k % 8 == 0 { 8 } else { 1 };
+        let constants = [
+            ("ROWS", rows),
+            ("FREE", f.free),
+            ("K", f.k),
+            ("RUN", run),
+            ("TOKENS", tokens),
+            ("XSTEP", f.batches * f.k),
+            ("YSTEP", if total == 0 { rows } else { total }),
+            ("YFIRST", *first),
+        ];
+        for (name, value) in constants {
+            let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
+        }
+        if let Some(math) = tile {
+            let _ = writeln!(m, "  typedef {} MATH;", math.name());
+        }
+        let count = cx.size(&f.tokens);
+        let _ = writeln!(m, "  GLMC_DEVICE static u32 tokens(const Args& args) {{ return {count}; }}");
+        list.push(m);
+        let tiles = f.batches * f.free.div_ceil(TILE);
+        blocks = blocks.max(if tile.is_some() { tiles } else { rows.div_ceil(WARPS).min(MOST_BLOCKS) });
+    }
+    let (members, more, names) = structs(list);
+    let parts = names.len() as u64;
+    let (template, across, shared, config, why) = if let Some(math) = tile {
+        let y = most.div_ceil(math.columns());
+        let (name, columns) = (math.name(), math.columns());
+        let config = format!("{name}: {TILE} rows by {columns} tokens, {blocks} by {y} blocks");
+        ("matmul_tile", y, math.shared(), config, "many tokens: a decoded weight serves a whole tile")
+    } else {
+        let y = most.div_ceil(tokens);
+        let config = format!("a warp a row, {tokens} tokens at a time, {blocks} by {y} blocks of {WARPS} warps");
+        ("matmul_rows", y, 0, config, "few tokens: bound by the weight's bytes, which are read once")
+    };
+    let uneven_parts = forms.iter().any(|f| f.batches * f.free.div_ceil(TILE) != blocks);
+    let include = if tile.is_some() { "tile.cuh" } else { "matmul.cuh" };
+    if tile.is_some() && parts > 1 && uneven_parts {
+        return Ok(Draft {
+            includes: vec![include],
+            members,
+            more,
+            entries: vec![uneven(forms, &names, across, shared)],
+            config,
+            why: why.into(),
+            ..Draft::default()
+        });
+    }
+    let grid = [blocks, across.min(65_535), parts];
+    let threads = if tile.is_some() { 256 } else { 32 * WARPS as u32 };
+    Ok(Draft {
+        includes: vec![include],
+        members,
+        more,
+        entries: vec![Entry::only(per_part(&names, template), grid, threads, shared)],
+        config,
+        why: why.into(),
+        ..Draft::default()
+    })
+}
+
+/// Parts of different heights: blocks past a part's end have nothing to do.
+fn uneven(forms: &[Rows], names: &[String], across: u64, shared: u64) -> Entry {
+    let tiles = |f: &Rows| f.batches * f.free.div_ceil(TILE);
+    let mut call = String::from("switch (glmc_block_z()) {\n");
+    for (i, (f, n)) in forms.iter().zip(names).enumerate() {
+        let _ = writeln!(
+            call,
+            "    case {i}:\n      if (glmc_block_x() < {}) matmul_tile<{n}>(args);\n      return;",
+            tiles(f)
+        );
+    }
+    call.push_str("  }");
+    let blocks = forms.iter().map(tiles).max().unwrap_or(1);
+    Entry::only(call, [blocks, across.min(65_535), names.len() as u64], 256, shared)
+}
+
+/// The general form, from letters to index arithmetic.
+fn any(cx: &Cx<'_>, e: &Einsum) -> Result<Draft, GenerateError> {
+    let (offsets, total) = joined(cx);
+    let sum = e.contracted();
+    let x = &cx.inputs[0];
+    let mut list = Vec::new();
+    let mut outputs = 0;
+    for (w, first) in cx.inputs[1..].iter().zip(&offsets) {
+        let dim = |c: &u8| -> Dim {
+            let on = |side: &[u8], t: &Part| side.iter().position(|l| l == c).map(|i| t.ty.dims[i].clone());
+            on(&e.rhs, w).or_else(|| on(&e.lhs, x)).unwrap_or_else(|| Dim::new(1))
+        };
+        let out: Vec<Dim> = e.out.iter().map(dim).collect();
+        let inner: Vec<Dim> = sum.iter().map(dim).collect();
+        let mut m = types(cx, w)?;
+        let wide = |dims: &[Dim]| format!("u64(1) * {}", cx.size(dims));
+        let _ = writeln!(m, "  GLMC_DEVICE static u64 outputs(const Args& args) {{ return {}; }}", wide(&out));
+        let _ = writeln!(m, "  GLMC_DEVICE static u64 sums(const Args& args) {{ return {}; }}", wide(&inner));
+        // Index `from` over `letters` with sizes `dims`, as an offset in a tensor with `side`'s letters.
+        let offset = |from: &str, letters: &[u8], dims: &[Dim], side: &[u8], of: &[Dim]| -> String {
+            let mut terms = Vec::new();
+            for (i, c) in letters.iter().enumerate() {
+                let Some(at) = side.iter().position(|l| l == c) else { continue };
+                let (below, n, step) = (wide(&dims[i + 1..]), cx.size(&dims[i..=i]), wide(&of[at + 1..]));
+                let index = if i == 0 { format!("{from} / ({below})") } else { format!("{from} / ({below}) % ({n})") };
+                terms.push(format!("{index} * ({step})"));
+            }
+            if terms.is_empty() { "0".into() } else { terms.join(" + ") }
+        };
+        let _ = writeln!(m, "  GLMC_DEVICE static void origin(const Args& args, u64 o, u64* x, u64* w, u64* y) {{");
+        let _ = writeln!(m, "    *x = {};", offset("o", &e.out, &out, &e.lhs, &x.ty.dims));
+        let _ = writeln!(m, "    *w = {};", offset("o", &e.out, &out, &e.rhs, &w.ty.dims));
+        let n = cx.size(&out[out.len().saturating_sub(1)..]);
+        let y = if total == 0 { "o".to_owned() } else { format!("o / ({n}) * {total}u + {first}u + o % ({n})") };
+        let _ = writeln!(m, "    *y = {y};\n  }}");
+        let _ = writeln!(m, "  GLMC_DEVICE static void step(const Args& args, u64 k, u64* x, u64* w) {{");
+        let _ = writeln!(m, "    *x = {};", offset("k", &sum, &inner, &e.lhs, &x.ty.dims));
+        let _ = writeln!(m, "    *w = {};\n  }}", offset("k", &sum, &inner, &e.rhs, &w.ty.dims));
+        list.push(m);
+        outputs = outputs.max(cx.bound(&out).unwrap_or(0));
+    }
+    let (members, more, names) = structs(list);
+    let blocks = outputs.div_ceil(WARPS).min(MOST_BLOCKS);
+    Ok(Draft {
+        members,
+        more,
+        entries: vec![Entry::only(
+            per_part(&names, "matmul_any"),
+            [blocks, 1, names.len() as u64],
+            32 * WARPS as u32,
+            0,
+        )],
+        config: format!("a warp an output element, {blocks} blocks of {WARPS} warps"),
+        why: "takes any order of indices".into(),
+        ..Draft::default()
+    })
+}

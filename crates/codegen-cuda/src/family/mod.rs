@@ -1,0 +1,76 @@
+//! One file a family: which configurations it has, which of them a request allows (the others with a reason), which is
+//! best, and the constants, functors and launch shapes of the chosen one. Device code is in `kernels/`.
+
+mod attention;
+mod cx;
+mod elementwise;
+mod gather;
+mod grouped;
+mod indexer;
+mod lane;
+mod matmul;
+mod norm;
+mod pieces;
+mod product;
+mod rope;
+mod route;
+mod rows;
+mod tile;
+
+use cx::Cx;
+use rows::Pieces;
+
+use glmc_ir::kernel::Kernel;
+
+use crate::request::{GenerateError, Generated, Request};
+
+/// The kernel of a launch.
+///
+/// # Errors
+/// [`GenerateError`]: the inputs break the contract's rule, no configuration is possible, or the contract has no
+/// family.
+pub fn generate(request: &Request<'_>) -> Result<Generated, GenerateError> {
+    let cx = Cx::new(request)?;
+    let draft = match request.kernel {
+        Kernel::Add(_) => elementwise::binary(&cx, "a + b"),
+        Kernel::Mul(_) => elementwise::binary(&cx, "a * b"),
+        Kernel::Relu(_) => elementwise::unary(&cx, "x > 0.0f ? x : 0.0f"),
+        Kernel::Sigmoid(_) => elementwise::unary(&cx, "sigmoid(x)"),
+        Kernel::Silu(_) => elementwise::unary(&cx, "silu(x)"),
+        Kernel::Scale(k) => elementwise::unary(&cx, &format!("x * {}", cx::float(k.factor))),
+        Kernel::Decode(_) => elementwise::unary(&cx, "x"),
+        Kernel::Swiglu(k) => elementwise::swiglu(&cx, &k.pieces),
+        Kernel::RmsNorm(k) => norm::rms(&cx, k.eps),
+        Kernel::LayerNorm(k) => norm::layer(&cx, k.eps),
+        Kernel::Matmul(k) => matmul::matmul(&cx, k),
+        Kernel::Gather(_) => gather::gather(&cx),
+        Kernel::Append(_) => gather::append(&cx),
+        Kernel::Split(k) => pieces::split(&cx, &k.names),
+        Kernel::Join(_) => pieces::join(&cx),
+        Kernel::Rope(k) => rope::rope(&cx, k.theta),
+        Kernel::Route(k) => route::route(&cx, &k.0),
+        Kernel::Indexer(k) => indexer::scores(&cx, k.scale),
+        Kernel::TopK(k) => indexer::topk(&cx, k.k),
+        Kernel::Attention(k) => attention::attention(&cx, &k.0),
+        Kernel::GroupedMatmul(_) => grouped::grouped(&cx),
+        Kernel::AddRmsNorm(k) => norm::add_rms(&cx, k.eps),
+        Kernel::GateUp(k) => product::gate_up(&cx, k),
+        Kernel::GroupedGateUp(_) => product::grouped_gate_up(&cx),
+        Kernel::GroupedDown(_) => product::grouped_down(&cx),
+        Kernel::RopeJoin(k) => {
+            let p = Pieces { from: &k.from, names: &k.names, rope: &k.rope, theta: k.theta };
+            rows::rows(&cx, &p, None, &cx.inputs[1])
+        }
+        Kernel::LatentRow(k) => {
+            let p = Pieces { from: &k.from, names: &k.names, rope: &k.rope, theta: k.theta };
+            rows::rows(&cx, &p, Some((&cx.inputs[1], k.eps)), &cx.inputs[2])
+        }
+        // What these mean spans ranks: a launch of one rank cannot compute it.
+        Kernel::AllGather(_)
+        | Kernel::AllReduce(_)
+        | Kernel::AllToAll(_)
+        | Kernel::ReduceScatter(_)
+        | Kernel::Shard(_) => Err(GenerateError::NoFamily(request.kernel.name().to_owned())),
+    }?;
+    cx.finish(draft)
+}

@@ -1,0 +1,131 @@
+//! What is asked for and what comes back.
+
+use std::collections::BTreeSet;
+
+use glmc_ir::diag::Diagnostic;
+use glmc_ir::kernel::Kernel;
+use glmc_ir::ty::{SymValues, TensorType};
+
+use crate::arch::Arch;
+use crate::signature::Signature;
+
+/// How the bytes of a weight lie in device memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Storage {
+    /// As in the file.
+    #[default]
+    Rows,
+    /// In planes that warps stream; see [`crate::repack`].
+    Lane,
+}
+
+/// What matmuls with quantised weights do to their activations.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Activations {
+    /// Nothing: f32 products and sums (relative error near 1e-7).
+    #[default]
+    F32,
+    /// Rounded to bf16 for tensor cores where there are enough tokens (near 2e-3), else as `F32`.
+    BF16,
+    /// Rounded to 8 bits with a scale for each 32 elements (near 1e-2), where the weight's layout allows it, else as
+    /// `F32`.
+    Int8,
+}
+
+/// Choices of whoever asks.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Options {
+    /// See [`Activations`].
+    pub activations: Activations,
+    /// How each input lies; inputs past the end lie in rows.
+    pub storage: Vec<Storage>,
+    /// Multiprocessors of the GPU, which launches of few blocks are spread over; `None` counts as 132.
+    pub multiprocessors: Option<u32>,
+}
+
+impl Options {
+    pub(crate) fn multiprocessors(&self) -> u32 {
+        self.multiprocessors.unwrap_or(132).max(1)
+    }
+}
+
+/// One launch of a plan, as one rank sees it.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The contract.
+    pub kernel: &'a Kernel,
+    /// Types of reads and updates in parameter order, their dims as this rank holds them.
+    pub inputs: &'a [TensorType],
+    /// Bounds of the phase's symbols, in the order in which their values lie in device memory.
+    pub syms: &'a SymValues,
+    /// The machine.
+    pub arch: Arch,
+    /// Choices.
+    pub options: &'a Options,
+}
+
+/// The shape of one launch. It depends on bounds alone, so that a captured graph may replay it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LaunchShape {
+    /// The kernel's symbol in the compiled module.
+    pub symbol: String,
+    /// Blocks in x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+}
+
+/// A kernel in source form with everything that a launch needs. All launches take the same arguments, in order.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Generated {
+    /// Name of the family member, such as `matmul_1a2b3c4d5e6f`: the contract and a hash of the source.
+    pub name: String,
+    /// Headers that the body needs.
+    pub includes: BTreeSet<&'static str>,
+    /// The body: header comment, argument struct, constants, entries.
+    pub body: String,
+    /// The argument struct of every launch.
+    pub signature: Signature,
+    /// Launches in order; each depends on the one before.
+    pub launches: Vec<LaunchShape>,
+    /// The chosen configuration in a few words.
+    pub config: String,
+    /// Configurations that were not possible, each with its reason.
+    pub rejected: Vec<String>,
+}
+
+/// Why there is no kernel.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// The inputs break the contract's type rule.
+    #[error("kernel `{kernel}`: {why}")]
+    Type {
+        /// The contract.
+        kernel: String,
+        /// The rule.
+        why: Diagnostic,
+    },
+    /// No configuration of the family is possible.
+    #[error("kernel `{kernel}` has no configuration for {arch}: {why}")]
+    NoConfig {
+        /// The contract.
+        kernel: String,
+        /// The machine.
+        arch: Arch,
+        /// Every reason.
+        why: String,
+    },
+    /// The family does not know this contract.
+    #[error("kernel `{0}` has no CUDA family")]
+    NoFamily(String),
+    /// A size does not fit the device's index types.
+    #[error("kernel `{kernel}`: {why}")]
+    TooLarge {
+        /// The contract.
+        kernel: String,
+        /// What.
+        why: String,
+    },
+}

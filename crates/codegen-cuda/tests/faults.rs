@@ -1,0 +1,163 @@
+//! Faults planted in the kernels: each must be found by the comparison with the contract's meaning, or by the guards of
+//! the emulation, in every case that runs the changed lines. Shows that the tests beside it have power.
+#![allow(clippy::print_stdout, reason = "tests say how much they compared")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use glmc_codegen_cuda::cases::{Check, cases, meaning};
+use glmc_codegen_cuda::host::{Job, Order, Program};
+use glmc_codegen_cuda::kernels::headers;
+use glmc_codegen_cuda::{Arch, Generated, Options, emit};
+
+/// A fault: the contract, which of its cases (a part of the name), the header, and the text that is changed.
+struct Fault {
+    what: &'static str,
+    contract: &'static str,
+    cases: &'static str,
+    header: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+const fn fault(
+    what: &'static str,
+    contract: &'static str,
+    cases: &'static str,
+    header: &'static str,
+    [from, to]: [&'static str; 2],
+) -> Fault {
+    Fault { what, contract, cases, header, from, to }
+}
+
+const FAULTS: [Fault; 20] = [
+    fault(
+        "the nibbles of the first byte of a block exchanged",
+        "matmul",
+        "q4_K ",
+        "quant/q4_k.cuh",
+        [">> (4 * (j / 32 % 2)) & 15u", ">> (4 * ((j / 32 + (j % 64 == 0 || j % 64 == 32)) % 2)) & 15u"],
+    ),
+    fault("a scale of the next run", "matmul", "q6_K ", "quant/q6_k.cuh", ["j / 16", "(j / 16 + 1) % 16"]),
+    fault(
+        "a scale of the next run",
+        "grouped_matmul",
+        "q4_K",
+        "quant/q4_k.cuh",
+        ["b + 4, j / 32", "b + 4, (j / 32 + 1) % 8"],
+    ),
+    fault("the last row skipped", "matmul", "tokens", "matmul.cuh", ["row < C::ROWS;", "row + 1 < C::ROWS;"]),
+    fault("the last row skipped", "grouped_matmul", "[1, ", "grouped.cuh", ["row < C::ROWS;", "row + 1 < C::ROWS;"]),
+    fault("the tail of K not masked", "matmul", "x 65 x 129", "tile.cuh", ["if (k + e < end)", "if (k + e <= end)"]),
+    fault(
+        "a block's last barrier left out",
+        "rms_norm",
+        "",
+        "prim.cuh",
+        ["  glmc_sync();\n  f32 sum = 0.0f;", "  f32 sum = 0.0f;"],
+    ),
+    fault(
+        "the mean forgotten",
+        "layer_norm",
+        "",
+        "norm.cuh",
+        ["first + i) - mean) * inverse", "first + i)) * inverse"],
+    ),
+    fault(
+        "the last key not seen",
+        "attention",
+        "",
+        "attention.cuh",
+        ["u32 seen = len > 0 ? u32(len) : 0;", "u32 seen = len > 1 ? u32(len) - 1 : 0;"],
+    ),
+    fault(
+        "old sums not shrunk",
+        "attention",
+        "x 300 keys",
+        "attention.cuh",
+        ["out[h][c] *= shrink[h];", "out[h][c] *= 1.0f;"],
+    ),
+    fault("the heads' ReLU forgotten", "indexer_scores", " 4 heads", "indexer.cuh", ["x < 0.0f ? 0.0f : x", "x"]),
+    fault(
+        "ties by the larger position",
+        "topk",
+        "ties, 1",
+        "topk.cuh",
+        ["equal && equal_before < equal_wanted", "equal && equals + (total >> 16) - 1 - equal_before < equal_wanted"],
+    ),
+    fault("the bias weighs", "moe_route", "bias: true", "route.cuh", ["gate[b.index];", "choice[b.index];"]),
+    fault("pairs rotated backwards", "rope", "", "rope.cuh", ["a * c - b * s", "a * c + b * s"]),
+    fault(
+        "a row off by one",
+        "append",
+        "at [3",
+        "gather.cuh",
+        ["C::PUT::put(args.pool, u64(row)", "C::PUT::put(args.pool, u64(row ^ 1)"],
+    ),
+    fault("the sum not kept", "add_rms_norm", "[3, 33]", "norm.cuh", ["C::H::put(args.h, first + i, v);", ""]),
+    fault(
+        "a piece's last element",
+        "rope_join",
+        "heads",
+        "rows.cuh",
+        [
+            "i < N; i += glmc_threads()) PUT::put(y, to + i, element<X>",
+            "i + 1 < N; i += glmc_threads()) PUT::put(y, to + i, element<X>",
+        ],
+    ),
+    fault("a norm over too many", "latent_row", "", "rows.cuh", ["scratch) / f32(N)", "scratch) / f32(N + 1)"]),
+    fault("gate without its gate", "gate_up", "", "prim.cuh", ["return x * sigmoid(x);", "return x;"]),
+    fault("negative ids are row 0", "gather", "", "gather.cuh", ["if (id >= 0) {", "{ id = id < 0 ? 0 : id;"]),
+];
+
+/// What the emulation and the comparison say about each case under these headers.
+fn results(f: &Fault, list: &[Check], planted: bool) -> Vec<Result<(), String>> {
+    let mut headers = headers();
+    if planted {
+        let h = headers.iter_mut().find(|h| h.name == f.header).unwrap_or_else(|| panic!("no {}", f.header));
+        assert!(h.text.contains(f.from), "{} holds no `{}`", f.header, f.from);
+        h.text = h.text.replace(f.from, f.to);
+    }
+    let make = |c: &Check| c.kernel(Arch::Sm90).unwrap_or_else(|e| panic!("{}: {e}", c.what));
+    let kernels: Vec<Generated> = list.iter().map(make).collect();
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = Program::build_with(&emit::unit(&kernels), &headers, dir).unwrap_or_else(|e| panic!("{e}"));
+    let pairs: Vec<_> = list.iter().zip(&kernels).map(|(c, k)| c.job(k).expect("a job")).collect();
+    let jobs: Vec<Job> = pairs.iter().map(|p| p.0.clone()).collect();
+    let [up, down] = [Order::Rising, Order::Falling].map(|o| program.run(&jobs, o).expect("it runs"));
+    let mut out = Vec::new();
+    for (((c, (_, bounds)), up), down) in list.iter().zip(&pairs).zip(up).zip(down) {
+        let judge = || -> Result<(), String> {
+            let (up, down) = (up?, down?);
+            if up != down {
+                return Err("depends on the order of threads".into());
+            }
+            c.judge(bounds, &up, &meaning(&c.case)?).map(drop)
+        };
+        out.push(judge());
+    }
+    out
+}
+
+#[test]
+fn every_planted_fault_is_found() {
+    let mut missed = Vec::new();
+    for f in &FAULTS {
+        // One multiprocessor: attention goes through several tiles in one block.
+        let options = Options { multiprocessors: Some(1), ..Options::default() };
+        let all = cases(f.contract, 0).into_iter().filter(|c| c.what.contains(f.cases)).take(12);
+        let list: Vec<Check> = all.map(|c| Check::new(Arc::new(c), options.clone())).collect();
+        assert!(!list.is_empty(), "{}: no case of {} is called `{}`", f.what, f.contract, f.cases);
+        let (sound, planted) = (results(f, &list, false), results(f, &list, true));
+        for (c, r) in list.iter().zip(&sound) {
+            assert!(r.is_ok(), "{} {}: {r:?}", f.contract, c.what);
+        }
+        let found = planted.iter().filter(|r| r.is_err()).count();
+        let first = planted.iter().find_map(|r| r.as_ref().err()).cloned().unwrap_or_default();
+        println!("{} in {}: {found} of {} cases, such as: {first:.120}", f.what, f.contract, list.len());
+        if found == 0 {
+            missed.push(format!("{} in {}", f.what, f.contract));
+        }
+    }
+    assert!(missed.is_empty(), "not found: {missed:#?}");
+}

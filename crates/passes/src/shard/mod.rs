@@ -1,0 +1,159 @@
+//! Pass `shard`. Owns where weights and values lie on the ranks, and the collectives between them.
+//!
+//! Before: a module for one rank. After: the same functions on a mesh of one axis, each type with its placement, each
+//! change of place an instruction. What is placed follows from the ops' dim rules ([`table`]) and from the target's
+//! cost ([`place`]); no name of a tensor and no named strategy is known here. `docs/sharding.md` has the search.
+//!
+//! - [`solve`] is the search over one function, [`calls`] the joint one over all: boundary places are part of a call.
+//! - [`insert`] builds the module, [`report`] says what was chosen and what it would have cost otherwise.
+//! - Fuel is asked once a function: one that gets none keeps its weights and pools whole.
+
+pub mod calls;
+pub mod insert;
+pub mod place;
+pub mod report;
+pub mod solve;
+pub mod table;
+pub mod units;
+
+use std::collections::HashSet;
+
+use glmc_ir::diag::Diagnostic;
+use glmc_ir::entities::FuncId;
+use glmc_ir::graph::{InstKind, Module};
+use glmc_ir::ty::SymValues;
+
+use crate::cost::TUNE_CTX;
+use crate::pass::{Pass, PassCx};
+use crate::target::Target;
+use calls::{Search, order};
+use insert::Insert;
+use place::World;
+
+/// The mesh axis.
+pub const AXIS: &str = "tp";
+
+/// The pass for a target; see the module's page.
+#[derive(Clone, Debug)]
+pub struct Shard {
+    target: Target,
+    syms: SymValues,
+    explain: bool,
+}
+
+impl Shard {
+    /// For the ranks of `target`; symbols have their bounds, the context at most [`TUNE_CTX`].
+    pub fn new(target: Target) -> Self {
+        Shard { target, syms: SymValues::default().with("S", TUNE_CTX), explain: false }
+    }
+
+    /// The same, also working out what other placements would cost.
+    pub fn explained(self) -> Self {
+        Shard { explain: true, ..self }
+    }
+
+    /// Places `m`, with what was decided.
+    ///
+    /// # Errors
+    /// `already-placed`: the module has a mesh. `no-placement`: nothing is legal, which no module of the op table is.
+    pub fn place(&self, m: &Module, cx: &mut PassCx) -> Result<(Module, report::Report), Diagnostic> {
+        if !m.mesh.is_empty() {
+            return Err(Diagnostic::new("already-placed", "the module is placed on a mesh already"));
+        }
+        let mut syms = self.syms.clone();
+        for (s, bound) in &m.syms {
+            let n = syms.get(s).unwrap_or(*bound).min(*bound);
+            syms.0.insert(s.clone(), n);
+        }
+        let world = World::new(&self.target, AXIS, syms);
+        let allowed: HashSet<FuncId> = m.funcs.keys().filter(|_| cx.choose()).collect();
+        let device = &self.target.device;
+        let taken = device.context_bytes.saturating_add(device.graph_bytes).saturating_add(device.reserve_bytes);
+        let limit = device.memory_bytes.map(|n| n.saturating_sub(taken));
+        let (mut search, mut taken) = decide(m, &world, &allowed, None)?;
+        if let Some(limit) = limit.filter(|l| kept(&search, &taken) > *l) {
+            (search, taken) = decide(m, &world, &allowed, Some(limit))?;
+        }
+        let fits = limit.is_none_or(|l| kept(&search, &taken) <= l);
+        if !fits {
+            tracing::warn!(bytes = kept(&search, &taken), "no placement fits the memory of a rank");
+        }
+        let mut insert = Insert::new(&search);
+        let called = called(m);
+        for (id, f) in &m.funcs {
+            if let Some((at, path)) = taken.iter().find(|(at, _)| search.solved[*at].func == id) {
+                insert.function(*at, *path)?;
+            } else if !called.contains(&id) {
+                insert.unused(f);
+            }
+        }
+        let report = report::Report::of(&search, &taken, fits, self.explain);
+        if report.cut {
+            tracing::warn!("the search for placements hit a limit: a cheaper one may exist");
+        }
+        Ok((insert.finish().compacted(), report))
+    }
+}
+
+/// Solves every entry; with `limit`, within so many bytes a rank if possible.
+fn decide<'a>(
+    m: &'a Module,
+    world: &'a World<'a>,
+    allowed: &HashSet<FuncId>,
+    limit: Option<u64>,
+) -> Result<(Search<'a>, Vec<(usize, usize)>), Diagnostic> {
+    let mut search = Search::new(m, world, allowed.clone(), limit.is_some());
+    let mut taken = Vec::new();
+    for id in order(m, world) {
+        let budget = limit.map(|l| l.saturating_sub(kept(&search, &taken)));
+        taken.push(search.entry(id, budget)?);
+    }
+    Ok((search, taken))
+}
+
+/// Bytes of weights and pools that the largest rank keeps.
+fn kept(search: &Search<'_>, taken: &[(usize, usize)]) -> u64 {
+    let of = |(at, path): &(usize, usize)| search.solved[*at].found.paths[*path].bytes;
+    taken.iter().map(of).fold(0, u64::saturating_add)
+}
+
+/// Functions that an entry reaches.
+fn called(m: &Module) -> HashSet<FuncId> {
+    let mut seen = HashSet::new();
+    let mut open: Vec<FuncId> = m.entries().map(|(id, _)| id).collect();
+    while let Some(id) = open.pop() {
+        let f = &m.funcs[id];
+        for i in &f.body {
+            if let InstKind::Call { func, .. } = f.insts[*i].kind
+                && seen.insert(func)
+            {
+                open.push(func);
+            }
+        }
+    }
+    seen
+}
+
+impl Pass for Shard {
+    fn name(&self) -> &'static str {
+        "shard"
+    }
+
+    fn why(&self) -> &'static str {
+        "where weights and values lie on the ranks, by cost, and the collectives between"
+    }
+
+    fn idempotent(&self) -> bool {
+        // Only a module without a mesh is placed.
+        false
+    }
+
+    fn run(&self, m: &Module, cx: &mut PassCx) -> Result<Module, Diagnostic> {
+        if self.target.ranks == 1 {
+            return Ok(m.clone());
+        }
+        let (out, report) = self.place(m, cx)?;
+        cx.sharded = Some(report);
+        Ok(out)
+    }
+}

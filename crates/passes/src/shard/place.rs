@@ -1,0 +1,174 @@
+//! Owns where a value may lie on a mesh of one axis, and the machine that costs are asked of. Never searches.
+
+use glmc_ir::collective::CollectiveKind;
+use glmc_ir::diag::Diagnostic;
+use glmc_ir::op::Op;
+use glmc_ir::ops::{AllGather, AllReduce, AllToAll, Attention, ReduceScatter, Shard};
+use glmc_ir::placement::{Mesh, local_type, strip};
+use glmc_ir::shard_map::{canonical, check, largest_bytes};
+use glmc_ir::ty::{Axis, Dim, Elem, PendingKind, Split, SymValues, TensorType};
+
+use crate::cost::{Collective, collective, launch_seconds};
+use crate::lower::single;
+use crate::target::Target;
+
+/// Where a value lies.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Place {
+    /// On every rank.
+    Whole,
+    /// A part of one dim on each rank.
+    Split {
+        /// The dim.
+        dim: usize,
+        /// See [`Split::unit`].
+        unit: u64,
+    },
+    /// Merged by no one yet.
+    Pending(PendingKind),
+}
+
+impl Place {
+    /// The placement that `t` states.
+    pub fn of(t: &TensorType) -> Place {
+        if let Some((kind, _)) = &t.pending {
+            return Place::Pending(*kind);
+        }
+        let split = t.dims.iter().enumerate().find_map(|(dim, d)| Some((dim, d.split.as_ref()?)));
+        split.map_or(Place::Whole, |(dim, s)| Place::Split { dim, unit: s.unit })
+    }
+}
+
+/// The ranks, the machine and the sizes that costs are asked for.
+#[derive(Clone, Debug)]
+pub struct World<'t> {
+    /// The machine.
+    pub target: &'t Target,
+    /// One axis.
+    pub mesh: Mesh,
+    /// It.
+    pub axis: Axis,
+    /// Nominal values of the symbols.
+    pub syms: SymValues,
+    ranks: Vec<u32>,
+}
+
+impl<'t> World<'t> {
+    /// The ranks of `target` on the axis `axis`.
+    pub fn new(target: &'t Target, axis: &str, syms: SymValues) -> Self {
+        let axis = Axis::from(axis);
+        let mesh = Mesh::from([(axis.clone(), u64::from(target.ranks))]);
+        World { target, mesh, axis, syms, ranks: (0..target.ranks).collect() }
+    }
+
+    /// `t` placed: with no unit that changes no cut.
+    pub fn on(&self, t: &TensorType, place: Place) -> TensorType {
+        let mut t = strip(t);
+        match place {
+            Place::Whole => {}
+            Place::Split { dim, unit } => {
+                if let Some(d) = t.dims.get_mut(dim) {
+                    d.split = Some(Split { axis: self.axis.clone(), unit });
+                }
+            }
+            Place::Pending(kind) => t.pending = Some((kind, self.axis.clone())),
+        }
+        canonical(&t, &self.mesh)
+    }
+
+    /// Whether a value may have this type: the axis is used once, and every rank's part can be had.
+    pub fn legal(&self, t: &TensorType) -> bool {
+        let used = t.dims.iter().filter_map(Dim::axis).count() + usize::from(t.pending.is_some());
+        used <= 1 && check(t, &self.mesh).is_ok() && self.local(t).is_ok()
+    }
+
+    /// The largest rank's part.
+    fn local(&self, t: &TensorType) -> Result<TensorType, Diagnostic> {
+        local_type(t, &self.mesh, 0, &self.syms)
+    }
+
+    /// Bytes that the largest rank keeps of a weight or pool.
+    pub fn held(&self, t: &TensorType) -> u64 {
+        largest_bytes(t, &self.mesh, &self.syms).unwrap_or(u64::MAX)
+    }
+
+    /// Seconds of `op` on the rank with the largest parts; 0 for what no launch does. `again` marks operands that are
+    /// read once with an earlier one.
+    ///
+    /// On a GPU readers find a pool's rows by its table: a `gather` of a pool is a view there, and attention to a
+    /// selection reads the rows that are selected.
+    pub fn seconds(&self, op: &Op, args: &[TensorType], results: &[TensorType], again: &[bool]) -> f64 {
+        if matches!(op, Op::Reshape(_) | Op::Piece(_) | Op::Dequant(_)) {
+            return 0.0;
+        }
+        let by_table = self.target.arch != "cpu";
+        if by_table && matches!(op, Op::Gather(_)) && args[0].state && results[0].pending.is_none() {
+            return 0.0;
+        }
+        let parts = |ts: &[TensorType]| ts.iter().map(|t| self.local(t)).collect::<Result<Vec<_>, _>>();
+        let (Ok(args), Ok(results)) = (parts(args), parts(results)) else { return f64::INFINITY };
+        let args: Vec<&TensorType> = args.iter().collect();
+        let Ok(kernel) = single(op) else { return f64::INFINITY };
+        let work = kernel.work(&args, &self.syms).unwrap_or_else(|_| op.work(&args, &results, &self.syms));
+        let unit = crate::cost::Unit::of(&kernel, &args, self.target);
+        let mut read = work.read;
+        if let (Op::Attention(a), true) = (op, by_table) {
+            read = read.saturating_sub(self.unread(a, &args, again));
+        }
+        launch_seconds(self.target, read.saturating_add(work.write), work.flops, unit)
+    }
+
+    /// Bytes of attention's keys and values that are not selected, or are keys and values at once.
+    fn unread(&self, a: &Attention, args: &[&TensorType], again: &[bool]) -> u64 {
+        let entries = |i: usize, d: usize| args.get(i)?.dims.get(d)?.extent.as_const();
+        let keys = entries(2 * a.parts, 1).unwrap_or(0);
+        let seen = if a.selected { entries(2 * a.parts + 3, 1).unwrap_or(keys).min(keys) } else { keys };
+        let of = |i: usize| {
+            let all = args[i].bytes(&self.syms).unwrap_or(0);
+            let read = u128::from(all) * u128::from(seen) / u128::from(keys.max(1));
+            if again.get(i).copied().unwrap_or(false) { all } else { all - read as u64 }
+        };
+        (a.parts..=2 * a.parts).map(of).fold(0, u64::saturating_add)
+    }
+
+    /// The collective that takes a value from one place to another, if one does.
+    pub fn conversion(&self, from: Place, to: Place) -> Option<Op> {
+        let axis = self.axis.clone();
+        Some(match (from, to) {
+            (Place::Pending(_), Place::Whole) => AllReduce { axis }.into(),
+            (Place::Pending(PendingKind::Sum), Place::Split { dim, unit }) => ReduceScatter { axis, dim, unit }.into(),
+            (Place::Split { .. }, Place::Whole) => AllGather { axis }.into(),
+            (Place::Split { dim: a, .. }, Place::Split { dim, unit }) if a != dim => {
+                AllToAll { axis, dim, unit }.into()
+            }
+            (Place::Whole, Place::Split { dim, unit }) => Shard { axis, dim, unit }.into(),
+            _ => return None,
+        })
+    }
+
+    /// Seconds of taking a value of type `t` from one place to another; infinite if nothing does.
+    pub fn conversion_seconds(&self, t: &TensorType, from: Place, to: Place) -> f64 {
+        let movable = !t.state && !matches!(t.elem, Elem::Quant(_));
+        let op = self.conversion(from, to).filter(|_| movable);
+        let Some(c) = op.and_then(|o| o.collective()) else { return f64::INFINITY };
+        let (a, b) = (self.on(t, from), self.on(t, to));
+        if c.place("convert", &a).is_err() || !self.legal(&b) {
+            return f64::INFINITY;
+        }
+        let bytes = |t: &TensorType| t.bytes(&self.syms).unwrap_or(u64::MAX);
+        let local = |t: &TensorType| self.local(t).map_or(u64::MAX, |t| bytes(&t));
+        let (kind, n) = match c.kind {
+            // A part that carries its merge is larger than the value.
+            CollectiveKind::AllReduce => (Collective::AllReduce, local(&a)),
+            CollectiveKind::AllGather => (Collective::AllGather, bytes(&strip(t))),
+            CollectiveKind::ReduceScatter { .. } => (Collective::ReduceScatter, bytes(&strip(t))),
+            CollectiveKind::AllToAll { .. } => (Collective::AllToAll, bytes(&strip(t))),
+            CollectiveKind::Shard { .. } => {
+                let moved = local(&b).saturating_mul(2);
+                return launch_seconds(self.target, moved, 0, crate::cost::Unit::F32);
+            }
+        };
+        let cost = collective(self.target, &self.ranks, kind, n);
+        cost.map_or(f64::INFINITY, |c| c.seconds + self.target.device.launch_s)
+    }
+}

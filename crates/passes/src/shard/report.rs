@@ -1,0 +1,160 @@
+//! Owns what a search tells people: placements with their costs and what others would cost. Never decides.
+
+use glmc_ir::entities::Value;
+use glmc_ir::graph::{Function, InstKind, ValueDef};
+use serde::Serialize;
+
+use super::calls::{Search, Solved};
+use super::place::Place;
+use super::solve::NARROW;
+
+/// What was decided for a module.
+#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+pub struct Report {
+    /// Ranks of the axis.
+    pub ranks: u64,
+    /// Whether the placement fits the target's memory.
+    pub fits: bool,
+    /// Whether a limit of the search was hit.
+    pub cut: bool,
+    /// Bytes of weights and pools that the largest rank keeps.
+    pub bytes: u64,
+    /// Functions as they were placed, entries and what they call.
+    pub functions: Vec<Placed>,
+}
+
+/// One function in one placement.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Placed {
+    /// Its name before placement.
+    pub name: String,
+    /// Predicted seconds of one run.
+    pub seconds: f64,
+    /// Bytes of weights and pools that it decided on, on the largest rank.
+    pub bytes: u64,
+    /// Most states of a step of the search.
+    pub states: usize,
+    /// Its operands, weights and values.
+    pub values: Vec<Chosen>,
+    /// Its collectives, in order.
+    pub collectives: Vec<Collective>,
+}
+
+/// Where a value lies.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Chosen {
+    /// Its name or number.
+    pub value: String,
+    /// Its type with the placement.
+    pub ty: String,
+    /// Bytes on the largest rank, of a weight or pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Seconds of the function with it there.
+    pub seconds: f64,
+    /// The other placements, the cheapest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Other>,
+}
+
+/// A placement that was not chosen.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Other {
+    /// The type with it.
+    pub ty: String,
+    /// Seconds of the function with it, everything else as is then best.
+    pub seconds: f64,
+}
+
+/// A change of place.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Collective {
+    /// What changes its place.
+    pub value: String,
+    /// The op.
+    pub op: &'static str,
+    /// Predicted seconds.
+    pub seconds: f64,
+}
+
+impl Report {
+    /// What `search` decided, on the paths `taken` of its entries. `others`: with what else it would have cost.
+    pub fn of(search: &Search<'_>, taken: &[(usize, usize)], fits: bool, others: bool) -> Self {
+        let mut out = Report { ranks: u64::from(search.world.target.ranks), fits, ..Report::default() };
+        let mut open: Vec<(usize, usize)> = taken.iter().rev().copied().collect();
+        let mut seen: Vec<(usize, usize)> = Vec::new();
+        for (at, path) in taken {
+            out.bytes = out.bytes.saturating_add(search.solved[*at].found.paths[*path].bytes);
+        }
+        while let Some((at, path)) = open.pop() {
+            if seen.contains(&(at, path)) {
+                continue;
+            }
+            seen.push((at, path));
+            let s = &search.solved[at];
+            out.cut |= s.found.cut;
+            out.functions.push(placed(search, at, path, others));
+            let steps = &s.found.paths[path].steps;
+            let subs = s.problem.configs.iter().zip(steps).filter_map(|(c, step)| c[step.config].sub);
+            open.extend(subs.collect::<Vec<_>>().into_iter().rev());
+        }
+        out
+    }
+}
+
+fn placed(search: &Search<'_>, at: usize, path: usize, others: bool) -> Placed {
+    let s = &search.solved[at];
+    let f = &search.m.funcs[s.func];
+    let way = &s.found.paths[path];
+    let mut values = Vec::new();
+    for (v, data) in f.values.iter() {
+        let Some(slot) = &s.problem.slots[v] else { continue };
+        let place = search.place(at, path, v);
+        let ty = search.world.on(&slot.ty, place);
+        let bytes = slot.fixed.then(|| search.world.held(&ty));
+        let others = if others { runners_up(search, s, f, path, v, place) } else { Vec::new() };
+        let value = match data.def {
+            ValueDef::Weight(w) => search.m.weights[w].name.clone(),
+            _ => f.value_name(v),
+        };
+        values.push(Chosen { value, ty: ty.to_string(), bytes, seconds: way.seconds, others });
+    }
+    let mut collectives = Vec::new();
+    for m in way.steps.iter().flat_map(|s| &s.moves) {
+        let Some(slot) = &s.problem.slots[m.value] else { continue };
+        let (from, to) = (slot.places[usize::from(m.from)], slot.places[usize::from(m.to)]);
+        let op = search.world.conversion(from, to).map_or("", |o| o.name());
+        let seconds = s.problem.moves[m.value][usize::from(m.from)][usize::from(m.to)];
+        collectives.push(Collective { value: f.value_name(m.value), op, seconds });
+    }
+    Placed { name: f.name.clone(), seconds: way.seconds, bytes: way.bytes, states: s.found.states, values, collectives }
+}
+
+/// What the function costs with `v` at each other of its places, found by searching again within a narrow beam.
+fn runners_up(search: &Search<'_>, s: &Solved, f: &Function, path: usize, v: Value, chosen: Place) -> Vec<Other> {
+    let Some(slot) = &s.problem.slots[v] else { return Vec::new() };
+    let made = matches!(f.values[v].def, ValueDef::Result(..));
+    if !made && s.problem.slots[v].as_ref().is_some_and(|s| s.start != super::table::Start::Free) {
+        return Vec::new();
+    }
+    let first = f.body.iter().position(|i| {
+        let data = &f.insts[*i];
+        if made { data.results.contains(&v) } else { data.args.contains(&v) }
+    });
+    let Some(first) = first.filter(|i| matches!(f.insts[f.body[*i]].kind, InstKind::Op(_))) else { return Vec::new() };
+    let ends = &s.found.paths[path].results;
+    let mut out = Vec::new();
+    for (k, place) in slot.places.iter().enumerate().filter(|(_, p)| **p != chosen) {
+        let mut p = s.problem.clone();
+        p.configs[first].retain(|c| {
+            let (all, at) = if made { (&p.made[first], &c.results) } else { (&p.args[first], &c.args) };
+            all.iter().zip(at).all(|(x, i)| *x != v || usize::from(*i) == k)
+        });
+        let found = p.run(NARROW, f64::INFINITY, false);
+        if let Some(best) = found.paths.iter().find(|q| q.results == *ends) {
+            out.push(Other { ty: search.world.on(&slot.ty, *place).to_string(), seconds: best.seconds });
+        }
+    }
+    out.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then_with(|| a.ty.cmp(&b.ty)));
+    out
+}

@@ -1,0 +1,84 @@
+//! What goes wrong between this program and a GPU.
+
+use std::path::PathBuf;
+
+/// A failure of the CUDA device, with what was tried.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum CudaError {
+    /// There is no driver on this machine.
+    #[error("no CUDA driver: {}; a GPU run needs NVIDIA's driver (libcuda.so.1)", .tried.join("; "))]
+    Absent {
+        /// Each place with what happened there.
+        tried: Vec<String>,
+    },
+    /// A library cannot be opened.
+    #[error("{}: {why}", .path.display())]
+    Library {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// The library lacks an entry point.
+    #[error("the library has no {symbol} ({why}): it is older than this program needs (driver 580, CUDA 13)")]
+    Symbol {
+        /// Which.
+        symbol: &'static str,
+        /// What the loader says.
+        why: String,
+    },
+    /// A call failed.
+    #[error("{what}: {call} gives {name} ({code}){}{why}", if .why.is_empty() { "" } else { ", " })]
+    Call {
+        /// The entry point.
+        call: &'static str,
+        /// Its code.
+        code: i32,
+        /// The code's name.
+        name: String,
+        /// The driver's sentence.
+        why: String,
+        /// What was tried.
+        what: String,
+    },
+    /// There is no such device.
+    #[error("there is no device cuda:{index}: {count} found")]
+    NoDevice {
+        /// What was asked for.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A name that holds a zero byte.
+    #[error("`{name}` is no kernel's name")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// What should be a cubin is none.
+    #[error("{what} is no cubin: {why}")]
+    Image {
+        /// Which.
+        what: String,
+        /// Why.
+        why: String,
+    },
+    /// A launch that does not fit its kernel.
+    #[error("kernel {kernel}: {why}")]
+    Launch {
+        /// Which.
+        kernel: String,
+        /// What does not fit.
+        why: String,
+    },
+    /// A range that lies outside its memory.
+    #[error("bytes {offset}..{} of {bytes}", .offset.saturating_add(*.len))]
+    Range {
+        /// First byte.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes there are.
+        bytes: u64,
+    },
+}

@@ -1,0 +1,61 @@
+//! GPU commands on whatever machine the tests run on: without a GPU each says so, with its own exit code.
+
+use super::support::glmc;
+
+/// The driver's version and the number of devices, if the machine has them.
+fn machine() -> (bool, usize) {
+    let found = glmc(&["devices", "--json"]).ok().json();
+    let devices = found["devices"].as_array().unwrap().len();
+    for library in ["driver", "nvrtc", "nccl"] {
+        let l = &found[library];
+        assert!(l["error"].is_string() != (l["version"].is_string() && l["path"].is_string()), "{found}");
+    }
+    let driver = found["driver"]["version"].is_string();
+    assert!(driver || devices == 0, "{found}");
+    (driver, devices)
+}
+
+#[test]
+fn devices_are_listed_or_said_to_be_absent() {
+    let (_, devices) = machine();
+    let ran = glmc(&["devices"]).ok();
+    assert_eq!(ran.out.lines().filter(|l| l.starts_with("cuda:")).count(), devices);
+    assert_eq!(ran.out.contains("no GPU"), devices == 0, "{}", ran.out);
+    for word in ["driver", "NVRTC", "NCCL"] {
+        assert_eq!(ran.out.lines().filter(|l| l.starts_with(word)).count(), 1, "{}", ran.out);
+    }
+    assert_eq!(ran.err, "");
+}
+
+#[test]
+fn an_nvrtc_that_is_named_is_never_replaced() {
+    let found = glmc(&["devices", "--json", "--nvrtc", "/nowhere/libnvrtc.so"]).ok().json();
+    assert!(found["nvrtc"]["error"].as_str().unwrap().contains("not found"), "{found}");
+}
+
+#[test]
+fn without_a_device_the_self_test_and_the_measurement_say_so() {
+    let (driver, devices) = machine();
+    for args in [&["selftest", "--quick"] as &[&str], &["bench", "--kernels"]] {
+        if devices == 0 {
+            let ran = glmc(args);
+            assert_eq!(ran.code(), 4, "{ran:?}");
+            if !driver {
+                assert_eq!(ran.class(), ("device".to_owned(), "no-driver".to_owned()));
+            }
+            assert_eq!(ran.out, "");
+        }
+        let ran = glmc(&[args, &["--device", "cuda:99", "--json"]].concat());
+        assert_eq!(ran.code(), 4, "{ran:?}");
+        assert_eq!(ran.json()["error"]["class"], "device");
+    }
+}
+
+#[test]
+fn what_is_no_gpu_is_a_usage_error() {
+    for device in ["cuda", "cuda:x", "cuda:-1", "cpu", ""] {
+        let ran = glmc(&["selftest", "--device", device]);
+        assert_eq!(ran.code(), 2, "{device} {ran:?}");
+    }
+    assert_eq!(glmc(&["bench"]).code(), 2);
+}
