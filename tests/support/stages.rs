@@ -15,7 +15,7 @@ use glmc_passes::pass::PassCx;
 use glmc_passes::pipeline;
 use glmc_passes::schedule::{self, EntryInfo};
 
-use crate::run::{Files, Rng, all_differ, operands, run_global, wrap};
+use crate::run::{Files, Rng, all_differ, cpu, operands, run_global, wrap};
 
 /// Relative difference that Real arithmetic may show.
 pub(crate) const REAL: f64 = 1e-9;
@@ -24,7 +24,7 @@ const SEEDS: u64 = 12;
 
 /// The stages that a file may name, and so the folders that must hold files.
 pub(crate) fn names() -> Vec<&'static str> {
-    pipeline::stages().into_iter().filter(|s| *s != pipeline::LIFT).collect()
+    pipeline::STAGES.into_iter().filter(|s| *s != pipeline::LIFT).collect()
 }
 
 /// The snapshot of `stage` on a verified module.
@@ -42,7 +42,7 @@ pub(crate) fn run(stage: &str, m: &Module) -> Result<String, String> {
 
 /// The module after a module pass, with every amount of fuel tried.
 fn rewritten(name: &str, m: &Module) -> Result<Module, String> {
-    let pass = pipeline::passes().into_iter().find(|p| p.name() == name);
+    let pass = pipeline::passes(&cpu()).into_iter().find(|p| p.name() == name);
     let pass = pass.ok_or_else(|| format!("there is no pass `{name}`"))?;
     let with = |fuel, m: &Module| {
         let mut cx = PassCx::new(fuel);

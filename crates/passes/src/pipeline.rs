@@ -4,15 +4,16 @@ use std::time::Instant;
 
 use glmc_ir::graph::Module;
 
-use crate::canonicalise::Canonicalise;
-use crate::egraph::Saturate;
+use crate::canonicalise::{self, Canonicalise};
+use crate::egraph::cost::Machine;
+use crate::egraph::{self, Saturate};
 use crate::lower::{self, Lowered};
 use crate::pass::{Pass, PassCx, PassError, Timing};
 use crate::schedule::{self, EntryInfo, Scheduled};
 
-/// The module passes in order.
-pub fn passes() -> Vec<Box<dyn Pass>> {
-    vec![Box::new(Canonicalise), Box::new(Saturate::default())]
+/// The module passes in order, for a machine.
+pub fn passes(machine: &Machine) -> Vec<Box<dyn Pass>> {
+    vec![Box::new(Canonicalise), Box::new(Saturate::new(machine.clone()))]
 }
 
 /// The stage before all passes.
@@ -23,9 +24,7 @@ pub const LOWER: &str = "lower";
 pub const SCHEDULE: &str = "schedule";
 
 /// The names of all stages that `--emit after=NAME` knows, in order.
-pub fn stages() -> Vec<&'static str> {
-    std::iter::once(LIFT).chain(passes().iter().map(|p| p.name())).chain([LOWER, SCHEDULE]).collect()
-}
+pub const STAGES: [&str; 5] = [LIFT, canonicalise::NAME, egraph::NAME, LOWER, SCHEDULE];
 
 /// What compiling gave, besides the plan's parts.
 #[derive(Debug)]
@@ -47,17 +46,23 @@ pub struct Compiled {
 /// Shown each module stage as it is reached: its name and the module.
 pub type Emit<'a> = &'a mut dyn FnMut(&str, &Module);
 
-/// Runs all passes on a lifted module, verifying after each.
+/// Runs all passes on a lifted module for a machine, verifying after each.
 ///
 /// # Errors
 /// The pass that failed, or after which the verifier found something.
-pub fn run(lifted: Module, entries: &[EntryInfo], fuel: Option<u64>, emit: Emit<'_>) -> Result<Compiled, PassError> {
+pub fn run(
+    lifted: Module,
+    entries: &[EntryInfo],
+    machine: &Machine,
+    fuel: Option<u64>,
+    emit: Emit<'_>,
+) -> Result<Compiled, PassError> {
     let mut cx = PassCx::new(fuel);
     let mut timings = Vec::new();
     verify(LIFT, &lifted, &mut timings)?;
     emit(LIFT, &lifted);
     let mut module = lifted;
-    for pass in passes() {
+    for pass in passes(machine) {
         let start = Instant::now();
         module = pass.run(&module, &mut cx).map_err(|error| PassError::Failed { pass: pass.name().into(), error })?;
         timings.push(Timing { name: pass.name().into(), time: start.elapsed() });
