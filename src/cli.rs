@@ -79,7 +79,7 @@ pub(crate) struct CompileArgs {
     pub(crate) output: PathBuf,
     #[command(flatten)]
     pub(crate) sizes: SizeArgs,
-    /// Visible positions that steps are costed at
+    /// Visible positions that the plan is optimised and its steps are costed for
     #[arg(long, value_name = "N", default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) tune_ctx: u64,
     /// Print the IR after a pass: `after=PASS`, or `all`

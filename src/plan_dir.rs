@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use glmc_runtime::load::{MANIFEST, Manifest, PLAN};
 
+use crate::cmd::figures::TARGET;
 use crate::error::CliError;
 
 /// The files a plan may have; a directory with any other is no plan of ours and is never replaced.
-const KNOWN: &[&str] = &[PLAN, MANIFEST, "graph.glir", "target.toml", "tokenizer.json", "chat_template.jinja"];
+const KNOWN: &[&str] = &[PLAN, MANIFEST, "graph.glir", TARGET, "tokenizer.json", "chat_template.jinja"];
 
 /// Middle part of the names of unfinished plans.
 const UNFINISHED: &str = ".glmc-unfinished-";

@@ -8,6 +8,7 @@ use glmc_frontend_gguf::{GgufSet, Model, open};
 use glmc_ir::graph::Module;
 use glmc_ir::plan::{self, FORMAT, FileRef, Limits, PhaseKind, Plan};
 use glmc_ir::text::{print_module, print_plan};
+use glmc_passes::egraph::cost::Machine;
 use glmc_passes::lower::print_lowered;
 use glmc_passes::pass::Timing;
 use glmc_passes::pipeline;
@@ -39,7 +40,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), CliError> {
     let stage = emit_stage(args)?;
     plan_dir::check_place(&args.output)?;
     let progress = Stage::begin("compiling", args.json);
-    let compiled = compile(&args.model, &args.sizes, stage)?;
+    let compiled = compile(&args.model, &args.sizes, args.tune_ctx, stage)?;
     compiled.write(&args.output)?;
     progress.end();
     report(args, &compiled, start.elapsed().as_secs_f64())
@@ -49,16 +50,15 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), CliError> {
 fn emit_stage(args: &CompileArgs) -> Result<Option<&str>, CliError> {
     let Some(emit) = args.emit.as_deref() else { return Ok(None) };
     let stage = emit.strip_prefix("after=").unwrap_or(emit);
-    let stages = pipeline::stages();
-    if stage == "all" || (emit != stage && stages.contains(&stage)) {
+    if stage == "all" || (emit != stage && pipeline::STAGES.contains(&stage)) {
         return Ok(Some(stage));
     }
-    let known = stages.iter().map(|s| format!("after={s}")).collect::<Vec<_>>().join(", ");
+    let known = pipeline::STAGES.iter().map(|s| format!("after={s}")).collect::<Vec<_>>().join(", ");
     Err(CliError::usage("emit", format!("--emit {emit}: there is no such stage; say all, or one of {known}")))
 }
 
-/// Compiles a model; `emit` prints the IR of a stage on the way.
-pub(crate) fn compile(path: &Path, sizes: &SizeArgs, emit: Option<&str>) -> Result<Compiled, CliError> {
+/// Compiles a model for steps that see `tune_ctx` positions; `emit` prints the IR of a stage on the way.
+pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option<&str>) -> Result<Compiled, CliError> {
     // The machine itself is always `cpu`: this version compiles for no other.
     let target = targets::find(sizes.target.as_deref().unwrap_or("cpu"))?;
     let set = open(path)?;
@@ -80,7 +80,7 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, emit: Option<&str>) -> Resu
         }
     };
     let mut module = |stage: &str, m: &Module| show(stage, &|| print_module(m));
-    let done = pipeline::run_on(Some(&target), lifted.module, &entries, sizes.fuel, &mut module)
+    let done = pipeline::run(lifted.module, &entries, &Machine::new(&target, tune_ctx), sizes.fuel, &mut module)
         .map_err(|e| CliError::internal(e.to_string()))?;
     show(pipeline::LOWER, &|| print_lowered(&done.module, &done.lowered));
     let mut plan = Plan {

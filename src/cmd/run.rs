@@ -112,7 +112,7 @@ fn plan_of(args: &RunArgs) -> Result<PathBuf, CliError> {
     if load(&place).is_ok() {
         return Ok(place);
     }
-    let compiled = super::compile::compile(path, &args.sizes, None)?;
+    let compiled = super::compile::compile(path, &args.sizes, glmc_passes::cost::TUNE_CTX, None)?;
     compiled.write(&place)?;
     Ok(place)
 }

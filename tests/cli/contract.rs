@@ -138,6 +138,9 @@ fn mistakes_on_the_command_line_are_exit_2() {
         &["run", p, "--tokens", "2048"],
         &["run", p, "--prompt", "x", "--temp", "-1"],
         &["run", p, "--prompt", "x", "--device", "abacus"],
+        &["run", p, "--prompt", "x", "--ctx", "64"],
+        &["run", p, "--prompt", "x", "--target", "cpu"],
+        &["run", p, "--prompt", "x", "--fuel", "0"],
         &["run", p, "--frobnicate"],
         &["frobnicate"],
         &["compile", t],
@@ -155,7 +158,12 @@ fn mistakes_on_the_command_line_are_exit_2() {
         assert_eq!(ran.class().0, "usage", "{args:?}");
     }
     let missing = glmc(&["run", "/no/such/plan", "--prompt", "x"]);
-    assert_eq!((missing.code(), missing.class().0.as_str()), (3, "io"), "{missing:?}");
+    assert_eq!((missing.code(), missing.class()), (3, ("io".into(), "no-such-file".into())), "{missing:?}");
+    // A model where a plan is wanted.
+    for args in [&["explain", t][..], &["perplexity", t, "-f", t]] {
+        let ran = glmc(args);
+        assert_eq!((ran.code(), ran.class()), (3, ("plan".into(), "no-plan".into())), "{ran:?}");
+    }
     assert_eq!(names(dir.path()), ["plan"]);
 }
 

@@ -11,6 +11,8 @@ use glmc_ir::graph::{InstKind, Module};
 use glmc_ir::quant::QuantType as Q;
 use glmc_ir::shard_map::Shard;
 use glmc_ir::ty::SymValues;
+use glmc_passes::cost::TUNE_CTX;
+use glmc_passes::egraph::cost::Machine;
 use glmc_passes::pipeline;
 use glmc_passes::schedule::EntryInfo;
 use glmc_passes::target::Target;
@@ -305,7 +307,7 @@ fn glm_5_on_eight_ranks() {
     let lifted = Model::load(&set).unwrap().lift(&options).unwrap();
     let entries: Vec<EntryInfo> =
         lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
-    let done = pipeline::run_on(Some(&target), lifted.module, &entries, None, &mut |_, _| {}).unwrap();
+    let done = pipeline::run(lifted.module, &entries, &Machine::new(&target, TUNE_CTX), None, &mut |_, _| {}).unwrap();
     let time = done.timings.iter().find(|t| t.name == "shard").unwrap().time;
     let report = done.sharded.unwrap();
     let (reductions, others) = moved(&done.module, done.module.func_named("decode_1").unwrap());

@@ -19,7 +19,9 @@ fn the_tiny_models_lift_and_compile() {
         }
         let entries: Vec<EntryInfo> =
             lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
-        let c = pipeline::run(lifted.module, &entries, None, &mut |_, _| {}).unwrap();
+        let cpu = glmc_passes::target::Target::named("cpu").unwrap();
+        let machine = glmc_passes::egraph::cost::Machine::new(&cpu, glmc_passes::cost::TUNE_CTX);
+        let c = pipeline::run(lifted.module, &entries, &machine, None, &mut |_, _| {}).unwrap();
         assert_eq!(c.scheduled.phases.len(), 4);
     }
 }

@@ -30,8 +30,10 @@ pub(super) fn compile(path: &Path, options: &LiftOptions) -> Result<Compiled, St
     let entries: Vec<EntryInfo> =
         lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
     let mut stages = Vec::new();
-    let done = pipeline::run(lifted.module, &entries, None, &mut |name, m| stages.push((name.to_owned(), m.clone())))
-        .map_err(|e| e.to_string())?;
+    let done = pipeline::run(lifted.module, &entries, &crate::run::machine("cpu"), None, &mut |name, m| {
+        stages.push((name.to_owned(), m.clone()))
+    })
+    .map_err(|e| e.to_string())?;
     let files = set.parts().iter().map(|p| std::fs::read(p.path())).collect::<Result<_, _>>();
     let files = Files(files.map_err(|e| e.to_string())?);
     let mut plan = wrap(&done.module, done.scheduled, &files);

@@ -11,6 +11,8 @@ use glmc_ir::interp::ranks::RankInterp;
 use glmc_ir::tensor::{Data, Tensor};
 use glmc_ir::ty::SymValues;
 use glmc_ir::verify::plan::verify_plan;
+use glmc_passes::cost::TUNE_CTX;
+use glmc_passes::egraph::cost::Machine;
 use glmc_passes::pass::PassCx;
 use glmc_passes::shard::Shard;
 use glmc_passes::target::Target;
@@ -108,12 +110,13 @@ fn the_ranks_compute_what_one_rank_computes() {
     for ranks in [1, 2, 3, 4, 8] {
         for (name, target) in targets(ranks) {
             let what = format!("{name}, {ranks} ranks");
+            let on = Machine::new(&target, TUNE_CTX);
             if ranks == 1 {
-                let done = pipeline::run_on(Some(&target), lifted.module.clone(), &entries, None, &mut |_, _| {});
+                let done = pipeline::run(lifted.module.clone(), &entries, &on, None, &mut |_, _| {});
                 assert!(done.unwrap().sharded.is_none());
                 continue;
             }
-            let (placed, report) = Shard::new(target).place(saturated, &mut PassCx::new(None)).unwrap();
+            let (placed, report) = Shard::new(on).place(saturated, &mut PassCx::new(None)).unwrap();
             if let Err(e) = glmc_ir::verify::verify_module(&placed) {
                 panic!("{what}: {e}");
             }

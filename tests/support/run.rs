@@ -17,6 +17,12 @@ use glmc_ir::tensor::{Data, EvalError, Tensor, concrete};
 use glmc_ir::ty::{Elem, SymValues, TensorType};
 use glmc_passes::schedule::Scheduled;
 
+/// A shipped target at the default context.
+pub(crate) fn machine(target: &str) -> glmc_passes::egraph::cost::Machine {
+    let target = glmc_passes::target::Target::named(target).expect("a shipped target");
+    glmc_passes::egraph::cost::Machine::new(&target, glmc_passes::cost::TUNE_CTX)
+}
+
 /// SplitMix64 (Steele et al., 2014).
 pub(crate) struct Rng(pub(crate) u64);
 

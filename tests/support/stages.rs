@@ -15,10 +15,9 @@ use glmc_passes::lower;
 use glmc_passes::pass::PassCx;
 use glmc_passes::pipeline;
 use glmc_passes::schedule::{self, EntryInfo};
-use glmc_passes::shard::Shard;
-use glmc_passes::target::Target;
+use glmc_passes::shard::{self, Shard};
 
-use crate::run::{Files, Rng, all_differ, operands, run_global, wrap};
+use crate::run::{Files, Rng, all_differ, machine, operands, run_global, wrap};
 
 /// Relative difference that Real arithmetic may show.
 pub(crate) const REAL: f64 = 1e-9;
@@ -27,7 +26,7 @@ const SEEDS: u64 = 12;
 
 /// The stages that a file may name, and so the folders that must hold files.
 pub(crate) fn names() -> Vec<&'static str> {
-    pipeline::stages().into_iter().filter(|s| *s != pipeline::LIFT).collect()
+    pipeline::STAGES.into_iter().filter(|s| *s != pipeline::LIFT).collect()
 }
 
 /// The snapshot of `stage` on a verified module.
@@ -45,7 +44,9 @@ pub(crate) fn run(stage: &str, m: &Module) -> Result<String, String> {
 
 /// The module after a module pass, with every amount of fuel tried.
 fn rewritten(name: &str, m: &Module) -> Result<Module, String> {
-    let pass = pipeline::passes().into_iter().find(|p| p.name() == name);
+    // Placement has nothing to do on one rank.
+    let on = machine(if name == shard::NAME { "8x-cpu" } else { "cpu" });
+    let pass = pipeline::passes(&on).into_iter().find(|p| p.name() == name);
     let pass = pass.ok_or_else(|| format!("there is no pass `{name}`"))?;
     let with = |fuel, m: &Module| {
         let mut cx = PassCx::new(fuel);
@@ -54,7 +55,7 @@ fn rewritten(name: &str, m: &Module) -> Result<Module, String> {
         Ok::<_, String>((after, cx.rewrites))
     };
     let (after, rewrites) = with(None, m)?;
-    if name == "shard" {
+    if name == shard::NAME {
         placed(m)?;
     }
     for fuel in 0..=rewrites {
@@ -69,15 +70,16 @@ fn rewritten(name: &str, m: &Module) -> Result<Module, String> {
 
 /// On 2, 3, 4, 8 and 16 ranks, on a slow link and on one that costs nothing, the ranks compute what the whole does.
 fn placed(m: &Module) -> Result<(), String> {
-    let base = Target::named("8x-cpu").map_err(|e| e.to_string())?;
+    let base = machine("8x-cpu");
     for ranks in [2, 3, 4, 8, 16] {
         for free in [false, true] {
-            let mut target = Target { ranks, ..base.clone() };
-            if let Some(l) = target.link.as_mut().filter(|_| free) {
-                (l.latency_s, l.bytes_per_s, target.device.launch_s) = (1e-12, 1e18, 1e-12);
+            let mut on = base.clone();
+            on.target.ranks = ranks;
+            if let Some(l) = on.target.link.as_mut().filter(|_| free) {
+                (l.latency_s, l.bytes_per_s, on.target.device.launch_s) = (1e-12, 1e18, 1e-12);
             }
             let (after, report) =
-                Shard::new(target).place(m, &mut PassCx::new(None)).map_err(|d| format!("{ranks} ranks: {d}"))?;
+                Shard::new(on).place(m, &mut PassCx::new(None)).map_err(|d| format!("{ranks} ranks: {d}"))?;
             let at = |e: String| format!("on {ranks} ranks, free {free}: {e}\n{}", print_module(&after));
             if report.cut {
                 return Err(at("the search was cut".into()));

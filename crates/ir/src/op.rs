@@ -56,11 +56,6 @@ pub trait OpDef: Clone + PartialEq + std::fmt::Debug + Serialize + for<'de> Dese
         None
     }
 
-    /// Sets the placements of the results, for ops whose point is to change them; `None` leaves it to the dim rule.
-    fn place(&self, _args: &[&TensorType], _results: &mut [TensorType]) -> Option<Result<(), Diagnostic>> {
-        None
-    }
-
     /// Whether the op is linear in argument `i`, so that a pending sum may pass through it.
     fn linear_in(&self, _i: usize) -> bool {
         false
@@ -186,10 +181,6 @@ macro_rules! ops {
                 match self { $(Op::$variant(o) => o.collective()),* }
             }
 
-            fn place(&self, args: &[&TensorType], results: &mut [TensorType]) -> Option<Result<(), Diagnostic>> {
-                match self { $(Op::$variant(o) => o.place(args, results)),* }
-            }
-
             /// See [`OpDef::linear_in`].
             pub fn linear_in(&self, i: usize) -> bool {
                 match self { $(Op::$variant(o) => o.linear_in(i)),* }
@@ -237,8 +228,8 @@ impl Op {
             args.iter().enumerate().map(|(i, t)| self.decoded(i, placement::strip(t))).collect();
         let refs: Vec<&TensorType> = global.iter().collect();
         let mut results = self.infer_global(&refs)?;
-        match self.place(args, &mut results) {
-            Some(placed) => placed?,
+        match self.collective() {
+            Some(c) => results[0] = c.place(self.name(), args[0])?,
             None if args.iter().any(|t| !t.is_replicated()) => placement::propagate(self, args, &mut results)?,
             None => {}
         }

@@ -15,13 +15,16 @@ use glmc_ir::ops::Reshape;
 
 use crate::pass::{Pass, PassCx};
 
+/// What the pass is called.
+pub const NAME: &str = "canonicalise";
+
 /// See the module's page.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Canonicalise;
 
 impl Pass for Canonicalise {
     fn name(&self) -> &'static str {
-        "canonicalise"
+        NAME
     }
 
     fn why(&self) -> &'static str {

@@ -37,9 +37,11 @@ impl Unit {
     /// products to its matrix units, but those with f32 weights (router, indexer projection) stay f32.
     pub fn of(kernel: &Kernel, inputs: &[&TensorType], target: &Target) -> Unit {
         let matrix = match kernel {
-            Kernel::Matmul(_) | Kernel::GroupedMatmul(_) => {
-                inputs.iter().any(|t| !matches!(t.elem, Elem::F32 | Elem::I32))
-            }
+            Kernel::Matmul(_)
+            | Kernel::GroupedMatmul(_)
+            | Kernel::GateUp(_)
+            | Kernel::GroupedGateUp(_)
+            | Kernel::GroupedDown(_) => inputs.iter().any(|t| !matches!(t.elem, Elem::F32 | Elem::I32)),
             Kernel::Attention(_) | Kernel::Indexer(_) => true,
             _ => false,
         };

@@ -4,27 +4,17 @@ use std::time::Instant;
 
 use glmc_ir::graph::Module;
 
-use crate::canonicalise::Canonicalise;
-use crate::egraph::Saturate;
+use crate::canonicalise::{self, Canonicalise};
+use crate::egraph::cost::Machine;
+use crate::egraph::{self, Saturate};
 use crate::lower::{self, Lowered};
 use crate::pass::{Pass, PassCx, PassError, Timing};
 use crate::schedule::{self, EntryInfo, Scheduled};
-use crate::shard::Shard;
-use crate::target::Target;
+use crate::shard::{self, Shard};
 
-/// All module passes in order; `shard` for `8x-cpu`.
-pub fn passes() -> Vec<Box<dyn Pass>> {
-    let ranks = Target::shipped().into_iter().find(|t| t.name == "8x-cpu");
-    passes_on(ranks.as_ref())
-}
-
-/// The module passes for a target: placement is one of several ranks only.
-fn passes_on(target: Option<&Target>) -> Vec<Box<dyn Pass>> {
-    let mut all: Vec<Box<dyn Pass>> = vec![Box::new(Canonicalise), Box::new(Saturate::default())];
-    if let Some(t) = target.filter(|t| t.ranks > 1) {
-        all.push(Box::new(Shard::new(t.clone())));
-    }
-    all
+/// The module passes in order, for a machine.
+pub fn passes(machine: &Machine) -> Vec<Box<dyn Pass>> {
+    vec![Box::new(Canonicalise), Box::new(Saturate::new(machine.clone())), Box::new(Shard::new(machine.clone()))]
 }
 
 /// The stage before all passes.
@@ -35,9 +25,7 @@ pub const LOWER: &str = "lower";
 pub const SCHEDULE: &str = "schedule";
 
 /// The names of all stages that `--emit after=NAME` knows, in order.
-pub fn stages() -> Vec<&'static str> {
-    std::iter::once(LIFT).chain(passes().iter().map(|p| p.name())).chain([LOWER, SCHEDULE]).collect()
-}
+pub const STAGES: [&str; 6] = [LIFT, canonicalise::NAME, egraph::NAME, shard::NAME, LOWER, SCHEDULE];
 
 /// What compiling gave, besides the plan's parts.
 #[derive(Debug)]
@@ -61,22 +49,14 @@ pub struct Compiled {
 /// Shown each module stage as it is reached: its name and the module.
 pub type Emit<'a> = &'a mut dyn FnMut(&str, &Module);
 
-/// Runs the passes for one rank on a lifted module, verifying after each.
+/// Runs all passes on a lifted module for a machine, verifying after each.
 ///
 /// # Errors
 /// The pass that failed, or after which the verifier found something.
-pub fn run(lifted: Module, entries: &[EntryInfo], fuel: Option<u64>, emit: Emit<'_>) -> Result<Compiled, PassError> {
-    run_on(None, lifted, entries, fuel, emit)
-}
-
-/// The same for a target, on as many ranks as it has.
-///
-/// # Errors
-/// As [`run`].
-pub fn run_on(
-    target: Option<&Target>,
+pub fn run(
     lifted: Module,
     entries: &[EntryInfo],
+    machine: &Machine,
     fuel: Option<u64>,
     emit: Emit<'_>,
 ) -> Result<Compiled, PassError> {
@@ -85,7 +65,7 @@ pub fn run_on(
     verify(LIFT, &lifted, &mut timings)?;
     emit(LIFT, &lifted);
     let mut module = lifted;
-    for pass in passes_on(target) {
+    for pass in passes(machine) {
         let start = Instant::now();
         module = pass.run(&module, &mut cx).map_err(|error| PassError::Failed { pass: pass.name().into(), error })?;
         timings.push(Timing { name: pass.name().into(), time: start.elapsed() });

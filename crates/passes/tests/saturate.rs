@@ -5,11 +5,13 @@
 use glmc_ir::graph::Module;
 use glmc_ir::text::{parse_module, print_module};
 use glmc_ir::ty::SymValues;
+use glmc_passes::cost::TUNE_CTX;
 use glmc_passes::egraph::cost::Machine;
 use glmc_passes::egraph::rules::{self, Rule};
 use glmc_passes::egraph::saturate::End;
 use glmc_passes::egraph::{BEST, Saturate, Saturated, Saturator};
 use glmc_passes::pass::{Pass, PassCx};
+use glmc_passes::target::Target;
 
 /// GLM-5's attention over `s` cached rows: `t` queries, which see `k` rows each, or all.
 fn mla(t: u64, s: u64, k: Option<u64>) -> Module {
@@ -37,7 +39,19 @@ fn saturated(m: &Module, rules: &[Rule], machine: &Machine) -> Saturated {
 }
 
 fn flops_only() -> Machine {
-    Machine { bytes_per_s: f64::INFINITY, flops_per_s: 1.0, launch_s: 0.0, syms: SymValues::default() }
+    let mut target = cpu();
+    target.device.read_bytes_per_s = f64::INFINITY;
+    target.device.f32_flops_per_s = 1.0;
+    target.device.launch_s = 0.0;
+    Machine { target, syms: SymValues::default() }
+}
+
+fn cpu() -> Target {
+    Target::named("cpu").expect("a shipped target")
+}
+
+fn pass() -> Saturate {
+    Saturate::new(Machine::new(&cpu(), TUNE_CTX))
 }
 
 /// Whether the key's and the value's weight are absorbed.
@@ -115,12 +129,12 @@ fn the_programs_are_distinct_and_sorted_and_the_first_is_no_dearer_than_the_func
 #[test]
 fn the_same_bytes_every_time() {
     let m = mla(2, 100, None);
-    let run = || print_module(&Saturate::default().run(&m, &mut PassCx::new(None)).expect("it runs"));
+    let run = || print_module(&pass().run(&m, &mut PassCx::new(None)).expect("it runs"));
     let first = run();
     assert!(first.contains("q_nope_absorbed"), "{first}");
     assert!((0..5).all(|_| run() == first));
     let again = parse_module(&first).expect("its own text");
-    let second = Saturate::default().run(&again, &mut PassCx::new(None)).expect("it runs");
+    let second = pass().run(&again, &mut PassCx::new(None)).expect("it runs");
     assert_eq!(print_module(&second), first, "nothing is left to do");
 }
 
@@ -128,7 +142,7 @@ fn the_same_bytes_every_time() {
 fn fuel_stops_it() {
     let m = mla(1, 4096, None);
     let mut cx = PassCx::new(Some(0));
-    let same = Saturate::default().run(&m, &mut cx).expect("it runs");
+    let same = pass().run(&m, &mut cx).expect("it runs");
     assert_eq!(print_module(&same), print_module(&m));
     assert_eq!((cx.rewrites, cx.saturated[0].end), (0, End::Fuel));
 }

@@ -10,6 +10,8 @@ use glmc_ir::placement::{infer_on, strip};
 use glmc_ir::text::{parse_module, print_module};
 use glmc_ir::ty::{Elem, PendingKind, SymValues, TensorType};
 use glmc_ir::verify::verify_module;
+use glmc_passes::cost::TUNE_CTX;
+use glmc_passes::egraph::cost::Machine;
 use glmc_passes::pass::PassCx;
 use glmc_passes::shard::place::{Place, World};
 use glmc_passes::shard::{AXIS, Shard};
@@ -244,7 +246,8 @@ struct Chosen {
 
 /// Seconds of the search's placement, and where the weights then lie.
 fn searched(m: &Module, t: &Target) -> (f64, Vec<Place>) {
-    let (out, report) = Shard::new(t.clone()).place(m, &mut PassCx::new(None)).unwrap_or_else(|e| panic!("{e}"));
+    let (out, report) =
+        Shard::new(Machine::new(t, TUNE_CTX)).place(m, &mut PassCx::new(None)).unwrap_or_else(|e| panic!("{e}"));
     verify_module(&out).unwrap_or_else(|e| panic!("{e}\n{}", print_module(&out)));
     assert!(report.fits && !report.cut, "{report:?}");
     (report.functions[0].seconds, out.weights.values().map(|w| Place::of(&w.ty)).collect())
@@ -288,7 +291,8 @@ const BASE: (f64, f64, u64) = (5e-7, 2e7, 26_000);
 #[test]
 fn a_stored_type_never_becomes_another() {
     let m = module(FLAT);
-    let (out, _) = Shard::new(target(1e-9, 1e12, 1 << 30)).place(&m, &mut PassCx::new(None)).unwrap();
+    let (out, _) =
+        Shard::new(Machine::new(&target(1e-9, 1e12, 1 << 30), TUNE_CTX)).place(&m, &mut PassCx::new(None)).unwrap();
     let elems = |m: &Module| m.weights.values().map(|w| w.ty.elem).collect::<Vec<Elem>>();
     assert_eq!(elems(&out), elems(&m));
 }

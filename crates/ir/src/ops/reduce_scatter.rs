@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::rules::{Infer, moved};
 use crate::collective::{Collective, CollectiveKind};
-use crate::diag::Diagnostic;
 use crate::op::OpDef;
 use crate::placement::DimRule;
 use crate::tensor::{EvalError, Tensor};
@@ -37,11 +36,6 @@ impl OpDef for ReduceScatter {
     fn collective(&self) -> Option<Collective> {
         let kind = CollectiveKind::ReduceScatter { dim: self.dim, unit: self.unit };
         Some(Collective { kind, axis: self.axis.clone() })
-    }
-
-    fn place(&self, args: &[&TensorType], results: &mut [TensorType]) -> Option<Result<(), Diagnostic>> {
-        let c = self.collective()?;
-        Some(c.place(Self::NAME, args[0]).map(|t| results[0] = t))
     }
 
     /// The identity: a collective never changes a value, only where it lives.

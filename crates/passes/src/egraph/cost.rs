@@ -1,7 +1,12 @@
-//! Owns what a node costs: the hook that extraction asks. Numbers of real machines stand in target files.
+//! Owns what a node costs: the hook that extraction asks. The formula is [`crate::cost::launch_seconds`], the numbers are
+//! the target's.
 
 use glmc_ir::op::Op;
 use glmc_ir::ty::{SymValues, TensorType};
+
+use crate::cost::{Unit, launch_seconds};
+use crate::lower::single;
+use crate::target::Target;
 
 /// What extraction minimises.
 pub trait Cost {
@@ -9,17 +14,20 @@ pub trait Cost {
     fn op(&self, op: &Op, args: &[&TensorType], results: &[TensorType]) -> f64;
 }
 
-/// A machine as one roofline, at given values of the symbols.
+/// A target at given values of the symbols.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Machine {
-    /// Bytes read or written a second.
-    pub bytes_per_s: f64,
-    /// Floating-point operations a second.
-    pub flops_per_s: f64,
-    /// Seconds of a launch beside its work.
-    pub launch_s: f64,
-    /// Values of the symbols.
+    /// The target.
+    pub target: Target,
+    /// Values of the symbols; those that are missing have their bounds.
     pub syms: SymValues,
+}
+
+impl Machine {
+    /// `target` with `tune_ctx` visible positions.
+    pub fn new(target: &Target, tune_ctx: u64) -> Self {
+        Machine { target: target.clone(), syms: SymValues::default().with("S", tune_ctx) }
+    }
 }
 
 impl Cost for Machine {
@@ -29,7 +37,7 @@ impl Cost for Machine {
             return 0.0;
         }
         let w = op.work(args, results, &self.syms);
-        let bytes = w.read.saturating_add(w.write) as f64;
-        (bytes / self.bytes_per_s).max(w.flops as f64 / self.flops_per_s) + self.launch_s
+        let unit = single(op).map_or(Unit::F32, |kernel| Unit::of(&kernel, args, &self.target));
+        launch_seconds(&self.target, w.read.saturating_add(w.write), w.flops, unit)
     }
 }

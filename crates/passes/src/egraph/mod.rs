@@ -40,10 +40,10 @@ use rules::{Checked, Rule};
 use saturate::End;
 use skeleton::Skeleton;
 
+/// What the pass is called.
+pub const NAME: &str = "saturate";
 /// How many programs are handed on.
 pub const BEST: usize = 4;
-/// Nominal context where nothing else is said: the value of `S` in costs.
-pub const TUNE_CTX: u64 = 8192;
 
 /// A program that is equal to a function.
 #[derive(Clone, PartialEq, Debug)]
@@ -128,23 +128,15 @@ pub struct Saturate {
 }
 
 impl Saturate {
-    /// For a machine; symbols that it gives no value have their bounds.
+    /// For a machine.
     pub fn new(machine: Machine) -> Self {
         Saturate { saturator: Saturator::new(&rules::all()), machine }
     }
 }
 
-impl Default for Saturate {
-    /// A small CPU: what is optimal there is close to optimal wherever memory is the limit.
-    fn default() -> Self {
-        let syms = glmc_ir::ty::SymValues::default().with("S", TUNE_CTX);
-        Saturate::new(Machine { bytes_per_s: 20e9, flops_per_s: 60e9, launch_s: 2e-6, syms })
-    }
-}
-
 impl Pass for Saturate {
     fn name(&self) -> &'static str {
-        "saturate"
+        NAME
     }
 
     fn why(&self) -> &'static str {

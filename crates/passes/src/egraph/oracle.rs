@@ -10,6 +10,7 @@ use super::extract::Problem;
 use super::rules;
 use super::saturate::saturate;
 use super::skeleton::Skeleton;
+use crate::target::Target;
 
 /// The cost of the cheapest acyclic choice.
 fn optimum(p: &Problem) -> f64 {
@@ -49,7 +50,11 @@ fn extraction_of_small_functions_is_optimal() {
     for text in texts {
         let m = parse_module(text).expect("a module");
         for launch_s in [0.0, 1e-6, 1e-3] {
-            let machine = Machine { bytes_per_s: 1e9, flops_per_s: 1e9, launch_s, syms: m.bounds() };
+            let mut target = Target::named("cpu").expect("a shipped target");
+            target.device.read_bytes_per_s = 1e9;
+            target.device.f32_flops_per_s = 1e9;
+            target.device.launch_s = launch_s;
+            let machine = Machine { target, syms: m.bounds() };
             for f in m.funcs.values() {
                 let (s, mut g) = Skeleton::of(&m, f).expect("a function");
                 saturate(&mut g, &saturator.rules, &mut || true).expect("right rules");

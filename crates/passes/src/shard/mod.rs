@@ -1,6 +1,6 @@
 //! Pass `shard`. Owns where weights and values lie on the ranks, and the collectives between them.
 //!
-//! Before: a module for one rank. After: the same functions on a mesh of one axis, each type with its placement, each
+//! Before: a module for one rank. After, on several ranks (on one nothing changes): the same functions on a mesh of one axis, each type with its placement, each
 //! change of place an instruction. What is placed follows from the ops' dim rules ([`table`]) and from the target's
 //! cost ([`place`]); no name of a tensor and no named strategy is known here. `docs/sharding.md` has the search.
 //!
@@ -21,30 +21,29 @@ use std::collections::HashSet;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::entities::FuncId;
 use glmc_ir::graph::{InstKind, Module};
-use glmc_ir::ty::SymValues;
 
-use crate::cost::TUNE_CTX;
+use crate::egraph::cost::Machine;
 use crate::pass::{Pass, PassCx};
-use crate::target::Target;
 use calls::{Search, order};
 use insert::Insert;
 use place::World;
 
+/// The pass's name.
+pub const NAME: &str = "shard";
 /// The mesh axis.
 pub const AXIS: &str = "tp";
 
 /// The pass for a target; see the module's page.
 #[derive(Clone, Debug)]
 pub struct Shard {
-    target: Target,
-    syms: SymValues,
+    machine: Machine,
     explain: bool,
 }
 
 impl Shard {
-    /// For the ranks of `target`; symbols have their bounds, the context at most [`TUNE_CTX`].
-    pub fn new(target: Target) -> Self {
-        Shard { target, syms: SymValues::default().with("S", TUNE_CTX), explain: false }
+    /// For the ranks of a machine's target.
+    pub fn new(machine: Machine) -> Self {
+        Shard { machine, explain: false }
     }
 
     /// The same, also working out what other placements would cost.
@@ -60,14 +59,15 @@ impl Shard {
         if !m.mesh.is_empty() {
             return Err(Diagnostic::new("already-placed", "the module is placed on a mesh already"));
         }
-        let mut syms = self.syms.clone();
+        let target = &self.machine.target;
+        let mut syms = self.machine.syms.clone();
         for (s, bound) in &m.syms {
             let n = syms.get(s).unwrap_or(*bound).min(*bound);
             syms.0.insert(s.clone(), n);
         }
-        let world = World::new(&self.target, AXIS, syms);
+        let world = World::new(target, AXIS, syms);
         let allowed: HashSet<FuncId> = m.funcs.keys().filter(|_| cx.choose()).collect();
-        let device = &self.target.device;
+        let device = &target.device;
         let taken = device.context_bytes.saturating_add(device.graph_bytes).saturating_add(device.reserve_bytes);
         let limit = device.memory_bytes.map(|n| n.saturating_sub(taken));
         let (mut search, mut taken) = decide(m, &world, &allowed, None)?;
@@ -136,7 +136,7 @@ fn called(m: &Module) -> HashSet<FuncId> {
 
 impl Pass for Shard {
     fn name(&self) -> &'static str {
-        "shard"
+        NAME
     }
 
     fn why(&self) -> &'static str {
@@ -149,7 +149,7 @@ impl Pass for Shard {
     }
 
     fn run(&self, m: &Module, cx: &mut PassCx) -> Result<Module, Diagnostic> {
-        if self.target.ranks == 1 {
+        if self.machine.target.ranks == 1 {
             return Ok(m.clone());
         }
         let (out, report) = self.place(m, cx)?;

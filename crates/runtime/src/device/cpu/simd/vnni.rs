@@ -6,6 +6,7 @@
 #![allow(clippy::needless_range_loop, reason = "indices into arrays of registers: unrolled, and the same on all sides")]
 
 use crate::device::cpu::fixed::{Fixed, FixedBlock, GROUPS};
+use crate::device::cpu::unpack::six_bit_fields;
 use glmc_ir::quant::QuantType;
 use std::arch::x86_64::*;
 
@@ -161,12 +162,9 @@ const LANES: [[u8; 64]; GROUPS] = {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
 fn scales_and_minima(head: &[u8; 16]) -> __m512 {
-    let word = |at: usize| u32::from_le_bytes(*head[at..at + 4].as_array().expect("4 bytes"));
-    let (w0, w1, w2) = (word(4), word(8), word(12));
-    let high = |w: u32| (w >> 2) & 0x3030_3030;
-    let scales = u64::from(w0 & 0x3f3f_3f3f) | (u64::from((w2 & 0x0f0f_0f0f) | high(w0)) << 32);
-    let minima = u64::from(w1 & 0x3f3f_3f3f) | (u64::from(((w2 >> 4) & 0x0f0f_0f0f) | high(w1)) << 32);
-    _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_set_epi64x(minima.cast_signed(), scales.cast_signed())))
+    let fields = six_bit_fields(head[4..].as_array().expect("12 bytes"));
+    // SAFETY: the same size, and any bits are bytes.
+    _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(unsafe { std::mem::transmute::<[u8; 16], __m128i>(fields) }))
 }
 
 /// 16 where the fifth bit of a weight of group `2 p + h` is set.

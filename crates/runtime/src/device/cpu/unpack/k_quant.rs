@@ -26,18 +26,23 @@ pub(crate) struct Q6K;
 #[inline(always)]
 fn runs_of_32<S: Simd>(s: S, block: &[u8]) -> [f32; 16] {
     let (d, dmin) = (half_at(s, block, 0), half_at(s, block, 2));
-    let packed: &[u8; 12] = part(block, 4);
-    // Four six-bit fields at a time, as bytes of a word.
+    let all = s.u8x16(&six_bit_fields(part(block, 4)));
+    let mut out = times(s, all, d);
+    out[8..].copy_from_slice(&times(s, all, -dmin)[8..]);
+    out
+}
+
+/// The eight scales, then the eight minima, of q4_K and q5_K from their twelve packed bytes.
+#[inline(always)]
+pub(crate) fn six_bit_fields(packed: &[u8; 12]) -> [u8; 16] {
+    // Four fields at a time, as bytes of a word.
     let w0 = u32::from_le_bytes(*part(packed, 0));
     let w1 = u32::from_le_bytes(*part(packed, 4));
     let w2 = u32::from_le_bytes(*part(packed, 8));
     let high = |w: u32| (w >> 2) & 0x3030_3030;
     let scales = u64::from(w0 & 0x3f3f_3f3f) | (u64::from((w2 & 0x0f0f_0f0f) | high(w0)) << 32);
     let mins = u64::from(w1 & 0x3f3f_3f3f) | (u64::from(((w2 >> 4) & 0x0f0f_0f0f) | high(w1)) << 32);
-    let all = s.u8x16(&(u128::from(scales) | (u128::from(mins) << 64)).to_le_bytes());
-    let mut out = times(s, all, d);
-    out[8..].copy_from_slice(&times(s, all, -dmin)[8..]);
-    out
+    (u128::from(scales) | (u128::from(mins) << 64)).to_le_bytes()
 }
 
 /// The lanes times one factor, in memory.

@@ -11,7 +11,7 @@ use super::simd::Simd;
 use glmc_ir::quant::QuantType;
 
 pub(crate) use float::{Bf16, F16, F32};
-pub(crate) use k_quant::{Q2K, Q3K, Q4K, Q5K, Q6K};
+pub(crate) use k_quant::{Q2K, Q3K, Q4K, Q5K, Q6K, six_bit_fields};
 pub(crate) use legacy::{Q4_0, Q5_0, Q8_0};
 
 /// Longest block of any type, in elements.
