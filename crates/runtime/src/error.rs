@@ -71,7 +71,10 @@ pub enum RuntimeError {
         source: Box<RuntimeError>,
     },
     /// The logits hold no number to choose from.
-    #[error("the logits hold NaN or infinity: {0}")]
+    #[error(
+        "{0}: the model's weights give no numbers to choose from; compare the file's checksum with its source's, or use \
+         another quantisation"
+    )]
     Numbers(String),
 }
 
