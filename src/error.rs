@@ -126,7 +126,14 @@ impl From<InputError> for CliError {
 
 impl From<RuntimeError> for CliError {
     fn from(e: RuntimeError) -> Self {
-        let message = e.to_string();
+        let mut message = e.to_string();
+        let numbers = e.is_numbers();
+        if numbers {
+            message.push_str(
+                "; the model's weights give no numbers to choose from: compare the file's checksum with its source's, or \
+                 use another quantisation",
+            );
+        }
         let new = |class, code: &str, file| CliError {
             class,
             code: code.into(),
@@ -140,10 +147,10 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Request(_) => new("usage", "request", None),
             RuntimeError::Context(_) => new("usage", "context", None),
             RuntimeError::Memory { .. } => new("memory", "allocation", None),
-            RuntimeError::Kernel { .. } | RuntimeError::Meet { .. } | RuntimeError::Rank { .. } => {
-                new("device", "kernel", None)
-            }
+            RuntimeError::Rank { source, .. } => CliError { message, ..CliError::from(*source) },
             RuntimeError::Numbers(_) => new("model", "numbers", None),
+            RuntimeError::Kernel { .. } if numbers => new("model", "numbers", None),
+            RuntimeError::Kernel { .. } | RuntimeError::Meet { .. } => new("device", "kernel", None),
         }
     }
 }

@@ -14,6 +14,7 @@ const TYPES: &str = "tokenizer.ggml.token_type";
 /// The tiny model with some of its metadata changed, compiled.
 fn changed(dir: &Path, change: impl FnOnce(&mut GgufWriter<'_>)) -> (Ran, std::path::PathBuf) {
     let (model, plan) = (dir.join("model.gguf"), dir.join("plan"));
+    let _ = std::fs::remove_file(&model);
     let set = open(&tiny()).unwrap();
     let mut w = GgufWriter::from_set(&set).unwrap();
     change(&mut w);

@@ -117,7 +117,7 @@ fn a_plan_of_fifos_and_devices_is_refused_at_once() {
         let path = plan.join(name);
         let bytes = std::fs::read(&path).unwrap();
         for kind in ["fifo", "/dev/zero", "/dev/tty", "folder"] {
-            std::fs::remove_file(&path).unwrap();
+            let _ = std::fs::remove_file(&path);
             match kind {
                 "fifo" => mkfifo(&path),
                 "folder" => std::fs::create_dir(&path).unwrap(),
