@@ -25,7 +25,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     let ctx = loaded.plan.limits.ctx;
     if args.window > ctx {
         let m = format!("--window {} does not fit the plan's context of {ctx}", args.window);
-        return Err(CliError::usage("window", m));
+        return Err(at(CliError::usage("window", m)));
     }
     let mut engine = Engine::new(loaded).map_err(|e| at(e.into()))?;
     let progress = Stage::begin("scoring", args.json);

@@ -168,6 +168,6 @@ fn weights_without_numbers_are_the_models_fault() {
     assert!(line.contains(&format!(": {}: ", s(&plan))) && line.contains("checksum"), "{line}");
     let text = dir.path().join("text");
     std::fs::write(&text, "1 2 3 4").unwrap();
-    let ran = glmc(&["perplexity", s(&plan), "-f", s(&text), "--json"]);
+    let ran = glmc(&["perplexity", s(&plan), "-f", s(&text), "--window", "64", "--json"]);
     assert_eq!((ran.code(), ran.class()), (3, ("model".into(), "numbers".into())), "{ran:?}");
 }
