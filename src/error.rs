@@ -42,10 +42,28 @@ impl CliError {
         self
     }
 
+    /// The same about a file, where it is not yet about one.
+    pub(crate) fn at(mut self, path: &Path) -> Self {
+        self.file.get_or_insert_with(|| path.into());
+        self
+    }
+
     /// The same in another class.
     pub(crate) fn class(mut self, class: &'static str) -> Self {
         self.class = class;
         self
+    }
+
+    /// The error on one line, without what would act on a terminal.
+    fn line(&self) -> String {
+        format!("error[{}/{}]: {}", self.class, self.code, self.place_and_message())
+    }
+
+    /// `PATH: MESSAGE`, without what would act on a terminal.
+    pub(crate) fn place_and_message(&self) -> String {
+        let at = self.file.as_ref().map(|f| format!("{}: ", f.display())).unwrap_or_default();
+        // Line breaks in a message are glmc's own; any other control character comes from a file or its name.
+        escaped(&format!("{at}{}", self.message.replace('\n', " ")))
     }
 
     fn exit(&self) -> u8 {
@@ -61,10 +79,7 @@ impl CliError {
     /// Prints the error; the exit code of the process. A stream that cannot be written changes neither.
     pub(crate) fn report(&self, json: bool) -> ExitCode {
         let file = self.file.as_ref().map(|p| p.display().to_string());
-        let at = file.as_ref().map(|f| format!("{f}: ")).unwrap_or_default();
-        // Line breaks in a message are glmc's own; any other control character comes from a file or its name.
-        let message = self.message.replace('\n', " ");
-        say(&escaped(&format!("error[{}/{}]: {at}{message}", self.class, self.code)));
+        say(&self.line());
         if json {
             let error = serde_json::json!({
                 "class": self.class, "code": self.code, "file": file, "subject": self.subject, "message": self.message,
@@ -111,7 +126,14 @@ impl From<InputError> for CliError {
 
 impl From<RuntimeError> for CliError {
     fn from(e: RuntimeError) -> Self {
-        let message = e.to_string();
+        let mut message = e.to_string();
+        let numbers = e.is_numbers();
+        if numbers {
+            message.push_str(
+                "; the model's weights give no numbers to choose from: compare the file's checksum with its source's, or \
+                 use another quantisation",
+            );
+        }
         let new = |class, code: &str, file| CliError {
             class,
             code: code.into(),
@@ -125,10 +147,10 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Request(_) => new("usage", "request", None),
             RuntimeError::Context(_) => new("usage", "context", None),
             RuntimeError::Memory { .. } => new("memory", "allocation", None),
-            RuntimeError::Kernel { .. } | RuntimeError::Meet { .. } | RuntimeError::Rank { .. } => {
-                new("device", "kernel", None)
-            }
-            RuntimeError::Numbers(_) => new("device", "numbers", None),
+            RuntimeError::Rank { source, .. } => CliError { message, ..CliError::from(*source) },
+            RuntimeError::Numbers(_) => new("model", "numbers", None),
+            RuntimeError::Kernel { .. } if numbers => new("model", "numbers", None),
+            RuntimeError::Kernel { .. } | RuntimeError::Meet { .. } => new("device", "kernel", None),
         }
     }
 }

@@ -6,6 +6,7 @@ mod error;
 mod npy;
 mod plan_dir;
 mod progress;
+mod template;
 mod terminal;
 
 use std::process::ExitCode;
@@ -16,6 +17,10 @@ use cli::{Cli, Command};
 use error::CliError;
 
 fn main() -> ExitCode {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().is_some_and(|a| a == template::COMMAND) && args.next().is_none() {
+        return template::serve();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => return error::usage(&e),

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::error::CliError;
-use crate::plan_dir::check_parent;
+use crate::plan_dir::{check_parent, check_size};
 
 /// What every `.npy` file begins with.
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
@@ -77,6 +77,8 @@ impl Place {
 
 fn fill(file: File, logits: &[f32], rows: u64, vocab: u64) -> io::Result<()> {
     use npyz::WriterBuilder;
+    // The header takes at most this much.
+    check_size(size_of_val(logits) as u64 + 256)?;
     let mut buffered = io::BufWriter::new(file);
     let options = npyz::WriteOptions::new().default_dtype().shape(&[rows, vocab]);
     let mut w = options.writer(&mut buffered).begin_nd()?;

@@ -16,6 +16,21 @@ const KNOWN: &[&str] = &[PLAN, MANIFEST, "graph.glir", TARGET, "tokenizer.json",
 /// Middle part of the names of unfinished plans.
 const UNFINISHED: &str = ".glmc-unfinished-";
 
+/// The place that a user names, by a path that ends in its name: `plan/.` and `plan/` are `plan`, `.` is where it leads.
+///
+/// # Errors
+/// There is no name, and nothing there.
+pub(crate) fn named(place: &Path) -> Result<PathBuf, CliError> {
+    let plain: PathBuf = place.components().collect();
+    if plain.file_name().is_some() {
+        return Ok(plain);
+    }
+    let whole = fs::canonicalize(place).ok().filter(|p| p.file_name().is_some());
+    whole.ok_or_else(|| {
+        CliError::usage("output-name", "is no name for a plan; give a directory that may be new").of(place)
+    })
+}
+
 /// Refuses a place that is neither free nor a plan.
 pub(crate) fn check_place(dir: &Path) -> Result<(), CliError> {
     let refuse =
@@ -59,11 +74,16 @@ fn parent(dir: &Path) -> &Path {
 /// Writes `files` and their manifest as the plan `dir`.
 pub(crate) fn write(dir: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), CliError> {
     check_place(dir)?;
+    replace(dir, files)
+}
+
+/// As [`write`], in the place of whatever is there. The place must be glmc's own.
+pub(crate) fn replace(dir: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), CliError> {
     remove_leftovers(dir);
     let aside = unfinished(dir, std::process::id());
     let done = fill(&aside, files).and_then(|()| put(&aside, dir));
     // What is left aside is the unfinished plan, or the old one that was exchanged for it.
-    let _ = fs::remove_dir_all(&aside);
+    let _ = remove(&aside);
     done.map_err(|e| CliError::io(dir, &e))
 }
 
@@ -82,7 +102,22 @@ fn fill(aside: &Path, files: &[(&str, Vec<u8>)]) -> io::Result<()> {
     File::open(aside)?.sync_all()
 }
 
+/// Removes a folder with all in it, or what else is there. A link is removed, not followed.
+fn remove(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+}
+
+/// Refuses a file that the process's limit on file sizes cuts short: a write beyond it is a signal that ends the process.
+///
+/// # Errors
+/// As the write would give where that signal is ignored.
+pub(crate) fn check_size(bytes: u64) -> io::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if limit.is_some_and(|most| bytes > most) { Err(rustix::io::Errno::FBIG.into()) } else { Ok(()) }
+}
+
 fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    check_size(bytes.len() as u64)?;
     let mut f = File::create_new(path)?;
     f.write_all(bytes)?;
     f.sync_all()
@@ -90,13 +125,17 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Moves the finished plan to its place; an old plan there is exchanged for it in the same step.
 fn put(aside: &Path, dir: &Path) -> io::Result<()> {
-    if dir.exists() {
+    if fs::symlink_metadata(dir).is_ok() {
         use rustix::fs::{CWD, RenameFlags, renameat_with};
-        let exchanged = renameat_with(CWD, aside, CWD, dir, RenameFlags::EXCHANGE);
-        if exchanged.is_err() {
+        use rustix::io::Errno;
+        match renameat_with(CWD, aside, CWD, dir, RenameFlags::EXCHANGE) {
+            Ok(()) => {}
             // A file system that cannot exchange: there is a moment without a plan, never half a one.
-            fs::remove_dir_all(dir)?;
-            fs::rename(aside, dir)?;
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                remove(dir)?;
+                fs::rename(aside, dir)?;
+            }
+            Err(e) => return Err(e.into()),
         }
     } else {
         fs::rename(aside, dir)?;

@@ -3,6 +3,8 @@
 #![allow(unsafe_code, reason = "signals, limits and the peak memory of a child are system calls")]
 
 mod cli {
+    mod accepted;
+    mod cache;
     mod contract;
     mod emit;
     mod files;
@@ -12,9 +14,12 @@ mod cli {
     mod kills;
     mod measure;
     mod memory;
+    mod prompts;
+    mod signals;
     mod streams;
     mod support;
     mod tamper;
     mod targets;
+    mod templates;
     mod unfit;
 }

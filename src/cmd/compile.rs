@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use glmc_frontend_gguf::arch::LiftOptions;
-use glmc_frontend_gguf::{GgufSet, Model, open};
+use glmc_frontend_gguf::{GgufSet, Model, Part, open};
 use glmc_ir::graph::Module;
 use glmc_ir::plan::{self, FORMAT, FileRef, Limits, PhaseKind, Plan};
 use glmc_ir::text::{print_module, print_plan};
@@ -14,6 +14,7 @@ use glmc_passes::pass::Timing;
 use glmc_passes::pipeline;
 use glmc_passes::schedule::EntryInfo;
 use glmc_passes::target::Target;
+use glmc_runtime::text::Tokenizer;
 
 use super::figures::{self, Figures};
 use super::{human_bytes, print_json, print_line, print_text, targets};
@@ -21,6 +22,8 @@ use crate::cli::{CompileArgs, SizeArgs};
 use crate::error::CliError;
 use crate::plan_dir;
 use crate::progress::Stage;
+use crate::template;
+use crate::terminal::escaped;
 
 /// Default of `--ctx`, where the model was trained for more.
 const DEFAULT_CTX: u64 = 32768;
@@ -38,10 +41,11 @@ pub(crate) struct Compiled {
 pub(crate) fn run(args: &CompileArgs) -> Result<(), CliError> {
     let start = Instant::now();
     let stage = emit_stage(args)?;
-    plan_dir::check_place(&args.output)?;
+    let output = plan_dir::named(&args.output)?;
+    plan_dir::check_place(&output)?;
     let progress = Stage::begin("compiling", args.json);
     let compiled = compile(&args.model, &args.sizes, args.tune_ctx, stage)?;
-    compiled.write(&args.output)?;
+    compiled.write(&output)?;
     progress.end();
     report(args, &compiled, start.elapsed().as_secs_f64())
 }
@@ -62,7 +66,9 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option
     // The machine itself is always `cpu`: this version compiles for no other.
     let target = targets::find(sizes.target.as_deref().unwrap_or("cpu"))?;
     let set = open(path)?;
+    let paths = set.parts().iter().map(lossless_path).collect::<Result<Vec<_>, _>>()?;
     let model = Model::load(&set)?;
+    check_text(&model, set.path())?;
     let limits = limits(&model, sizes, &target, set.path())?;
     let options = LiftOptions {
         ctx: limits.ctx,
@@ -97,7 +103,7 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option
     };
     // Before a byte of the weights is looked at.
     figures::fit(&plan, &target, set.path())?;
-    plan.files = files(&set)?;
+    plan.files = files(&set, paths)?;
     let mut timings = done.timings;
     let start = Instant::now();
     glmc_ir::verify::plan::verify_plan(&plan)
@@ -146,23 +152,51 @@ fn model_info(model: &Model) -> plan::Model {
     }
 }
 
-fn files(set: &GgufSet) -> Result<Vec<FileRef>, CliError> {
-    let file = |p: &glmc_frontend_gguf::Part| {
-        let path = std::fs::canonicalize(p.path()).map_err(|e| CliError::io(p.path(), &e))?;
+/// Where a part lies, as a plan can say it.
+fn lossless_path(part: &Part) -> Result<String, CliError> {
+    let path = std::fs::canonicalize(part.path()).map_err(|e| CliError::io(part.path(), &e))?;
+    path.into_os_string().into_string().map_err(|path| {
+        let m = "the path is not UTF-8, so a plan cannot name the file; rename the file or its folder";
+        CliError::usage("path-not-utf8", m).class("unsupported").of(Path::new(&path))
+    })
+}
+
+/// Refuses what a run would refuse of the text files that go into a plan.
+fn check_text(model: &Model, file: &Path) -> Result<(), CliError> {
+    Tokenizer::from_json(model.tokenizer.json.as_bytes())
+        .map_err(|e| CliError::usage("tokenizer", e.to_string()).class("model").of(file))?;
+    // Only a chat needs it.
+    if let Some(Err(e)) = model.templates.default.as_deref().map(template::check) {
+        tracing::warn!("{}: {e}; `run --chat` will not work", file.display());
+    }
+    Ok(())
+}
+
+fn files(set: &GgufSet, paths: Vec<String>) -> Result<Vec<FileRef>, CliError> {
+    let file = |(p, path): (&Part, String)| {
         Ok(FileRef {
-            path: path.to_string_lossy().into_owned(),
+            path,
             bytes: p.size(),
             header_bytes: p.header_len(),
             header_hash: p.header_hash()?,
             sample_hash: p.sample_hash()?,
         })
     };
-    set.parts().iter().map(file).collect()
+    set.parts().iter().zip(paths).map(file).collect()
 }
 
 impl Compiled {
-    /// Writes the plan directory.
+    /// Writes the plan directory, where there is none or an older plan.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), CliError> {
+        plan_dir::write(dir, &self.files()?)
+    }
+
+    /// Writes the plan directory in the place of whatever is there.
+    pub(crate) fn replace(&self, dir: &Path) -> Result<(), CliError> {
+        plan_dir::replace(dir, &self.files()?)
+    }
+
+    fn files(&self) -> Result<Vec<(&'static str, Vec<u8>)>, CliError> {
         let json = plan_json(&self.plan)?;
         let target = self.target.to_toml().map_err(|e| CliError::internal(e.to_string()))?;
         let mut files = vec![
@@ -172,7 +206,7 @@ impl Compiled {
             ("tokenizer.json", self.tokenizer.clone().into_bytes()),
         ];
         files.extend(self.template.as_ref().map(|t| ("chat_template.jinja", t.clone().into_bytes())));
-        plan_dir::write(dir, &files)
+        Ok(files)
     }
 }
 
@@ -259,7 +293,8 @@ fn report(args: &CompileArgs, c: &Compiled, seconds: f64) -> Result<(), CliError
     if args.emit.is_some() {
         return Ok(());
     }
-    print_line(&format!("{}: plan for `{}`, {} layers", args.output.display(), plan.target.name, plan.model.layers))?;
+    let place = escaped(&args.output.display().to_string());
+    print_line(&format!("{place}: plan for `{}`, {} layers", plan.target.name, plan.model.layers))?;
     print_line(&format!(
         "  context {}, batch {}, cache rows {}, prefill chunk {}",
         plan.limits.ctx, plan.limits.max_batch, plan.limits.cache_rows, plan.limits.chunk

@@ -8,6 +8,7 @@ use super::figures::{self, Figures};
 use super::{human_bytes, print_json, print_line};
 use crate::cli::ExplainArgs;
 use crate::error::CliError;
+use crate::terminal::escaped;
 
 /// The bytes of a weight on each rank.
 fn on_ranks(w: &Recipe) -> Vec<u64> {
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
             })).collect::<Vec<_>>(),
         }));
     }
-    print_line(&format!("{}: plan for `{}`", args.path.display(), target.name))?;
+    print_line(&format!("{}: plan for `{}`", escaped(&args.path.display().to_string()), target.name))?;
     for line in of.lines().iter().take(2) {
         print_line(line)?;
     }

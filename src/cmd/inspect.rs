@@ -14,6 +14,7 @@ use super::figures::{self, Figures};
 use super::{human_bytes, print_json, print_line};
 use crate::cli::InspectArgs;
 use crate::error::CliError;
+use crate::terminal::escaped;
 
 pub(crate) fn run(args: &InspectArgs) -> Result<(), CliError> {
     let is_plan =
@@ -53,7 +54,11 @@ fn model(path: &Path, as_json: bool) -> Result<(), CliError> {
             "unused": model.report.unused.iter().map(|(n, why)| json!({ "tensor": n, "reason": why })).collect::<Vec<_>>(),
         }));
     }
-    print_line(&format!("{}: glm-dsa, {}", path.display(), c.name.as_deref().unwrap_or("without a name")))?;
+    print_line(&format!(
+        "{}: glm-dsa, {}",
+        escaped(&path.display().to_string()),
+        c.name.as_deref().unwrap_or("without a name")
+    ))?;
     let size: u64 = set.parts().iter().map(|p| p.size()).sum();
     print_line(&format!("  {} in {} parts, {} tensors", human_bytes(size), set.parts().len(), set.tensor_count()))?;
     print_line(&format!(
@@ -232,7 +237,12 @@ fn plan(args: &InspectArgs) -> Result<(), CliError> {
             "phases": plan.phases.iter().map(|p| json!({ "name": p.name, "tokens": p.tokens, "steps": p.steps.len(), "segments": p.segments.len(), "arena": p.arena_bytes })).collect::<Vec<_>>(),
         }));
     }
-    print_line(&format!("{}: plan for `{}` made by {}", dir.display(), plan.target.name, plan.producer))?;
+    print_line(&format!(
+        "{}: plan for `{}` made by {}",
+        escaped(&dir.display().to_string()),
+        plan.target.name,
+        plan.producer
+    ))?;
     print_line(&format!(
         "  model {} {}, {} layers, vocabulary {}",
         plan.model.arch, plan.model.name, plan.model.layers, plan.model.vocab

@@ -1,6 +1,7 @@
 //! Owns the commands, one file each: arguments, call, output. Never an algorithm.
 
 pub(crate) mod bench;
+pub(crate) mod cached;
 pub(crate) mod compile;
 pub(crate) mod devices;
 pub(crate) mod explain;
@@ -8,6 +9,7 @@ pub(crate) mod figures;
 pub(crate) mod gpu;
 pub(crate) mod inspect;
 pub(crate) mod perplexity;
+pub(crate) mod prompt;
 pub(crate) mod run;
 pub(crate) mod selftest;
 pub(crate) mod targets;
@@ -15,17 +17,21 @@ pub(crate) mod targets;
 use std::io;
 use std::path::Path;
 
+use glmc_runtime::load::read_sealed;
+use glmc_runtime::text::Tokenizer;
+
 use crate::error::CliError;
-use crate::terminal::try_print;
+use crate::terminal::{escaped, say, try_print};
 
 /// Prints one JSON object on stdout.
 pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), CliError> {
-    print_line(&value.to_string())
+    print_text(&format!("{value}\n"))
 }
 
-/// Prints a line on stdout. A closed pipe ends the command quietly.
+/// Prints lines on stdout, with what acts on a terminal escaped: names come from files. A closed pipe ends the command quietly.
 pub(crate) fn print_line(line: &str) -> Result<(), CliError> {
-    print_text(&format!("{line}\n"))
+    let lines: Vec<String> = line.split('\n').map(escaped).collect();
+    print_text(&format!("{}\n", lines.join("\n")))
 }
 
 /// Prints text on stdout at once. A closed pipe ends the command quietly.
@@ -40,6 +46,21 @@ pub(crate) fn print_text(text: &str) -> Result<(), CliError> {
 /// `1.5 GiB` and the like.
 pub(crate) fn human_bytes(n: u64) -> String {
     indicatif::HumanBytes(n).to_string()
+}
+
+/// The tokenizer of a plan.
+pub(crate) fn tokenizer(plan: &Path) -> Result<Tokenizer, CliError> {
+    let json = read_sealed(plan, "tokenizer.json")?;
+    let of = |e: glmc_runtime::text::TextError| CliError::usage("text", e.to_string()).class("plan");
+    Tokenizer::from_json(&json).map_err(|e| of(e).of(&plan.join("tokenizer.json")))
+}
+
+/// Starts the threads that compute.
+pub(crate) fn start_threads() -> Result<(), CliError> {
+    if let Some(note) = glmc_runtime::threads::start().map_err(|e| CliError::usage("threads", e).class("memory"))? {
+        say(&escaped(&note));
+    }
+    Ok(())
 }
 
 /// A path with nothing there.

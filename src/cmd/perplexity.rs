@@ -1,32 +1,37 @@
 //! `glmc perplexity`: exp of the mean negative log-likelihood over windows, each from an empty cache.
 
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
 use glmc_runtime::engine::{Engine, Want};
-use glmc_runtime::load::{load, read_bounded, read_sealed};
-use glmc_runtime::text::Tokenizer;
+use glmc_runtime::load::load;
 
 use super::{print_json, print_line};
 use crate::cli::PerplexityArgs;
 use crate::error::CliError;
 use crate::progress::Stage;
 
-/// Largest text that is read.
-const MAX_TEXT: u64 = 1 << 30;
+/// Largest text, in bytes, that is read.
+const MAX_TEXT: u64 = 64 << 20;
 
 pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     super::want_plan(&args.plan)?;
-    let loaded = load(&args.plan)?;
-    let bytes = read_bounded(&args.file, MAX_TEXT)?;
+    let at = |e: CliError| e.at(&args.plan);
+    super::start_threads()?;
+    let loaded = load(&args.plan).map_err(|e| at(e.into()))?;
+    let bytes = read(&args.file)?;
     let ids = ids(args, &bytes)?;
     let ctx = loaded.plan.limits.ctx;
     if args.window > ctx {
         let m = format!("--window {} does not fit the plan's context of {ctx}", args.window);
-        return Err(CliError::usage("window", m));
+        return Err(at(CliError::usage("window", m)));
     }
-    let mut engine = Engine::new(loaded)?;
+    let mut engine = Engine::new(loaded).map_err(|e| at(e.into()))?;
     let progress = Stage::begin("scoring", args.json);
     let (mut nll, mut count) = (0.0, 0u64);
     for window in ids.chunks(args.window as usize).filter(|w| w.len() > 1) {
-        nll += score(&mut engine, window)?;
+        nll += score(&mut engine, window).map_err(at)?;
         count += window.len() as u64 - 1;
     }
     progress.end();
@@ -37,7 +42,8 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     }
     let perplexity = (nll / count as f64).exp();
     if !perplexity.is_finite() {
-        return Err(CliError::usage("numbers", format!("the perplexity is {perplexity}")).class("device"));
+        let e = glmc_runtime::RuntimeError::Numbers(format!("the perplexity is {perplexity}"));
+        return Err(at(e.into()));
     }
     if args.json {
         return print_json(&serde_json::json!({ "perplexity": perplexity, "tokens": count }));
@@ -53,9 +59,21 @@ fn ids(args: &PerplexityArgs, bytes: &[u8]) -> Result<Vec<u32>, CliError> {
     let text = std::str::from_utf8(bytes).map_err(|_| {
         CliError::usage("text", "is neither UTF-8 text nor a JSON list of ids").class("format").of(&args.file)
     })?;
-    let tokenizer = Tokenizer::from_json(&read_sealed(&args.plan, "tokenizer.json")?)
-        .map_err(|e| CliError::usage("tokenizer", e.to_string()).class("plan").of(&args.plan))?;
+    let tokenizer = super::tokenizer(&args.plan)?;
     tokenizer.encode(text, true).map_err(|e| CliError::usage("text", e.to_string()).of(&args.file))
+}
+
+/// The bytes of a text: a regular file or a pipe.
+fn read(path: &Path) -> Result<Vec<u8>, CliError> {
+    let io = |e: std::io::Error| CliError::io(path, &e);
+    let file = File::open(path).map_err(io)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_TEXT + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > MAX_TEXT {
+        let m = format!("is longer than the {MAX_TEXT} bytes that are scored at once; give a part of it");
+        return Err(CliError::usage("too-long", m).of(path));
+    }
+    Ok(bytes)
 }
 
 /// The negative log-likelihood of ids 1.. of a window, from an empty cache.

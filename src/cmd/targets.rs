@@ -8,6 +8,9 @@ use super::{human_bytes, print_json, print_line};
 use crate::cli::TargetsArgs;
 use crate::error::CliError;
 
+/// Largest target file that is read.
+const MAX_BYTES: u64 = 1 << 20;
+
 /// The target of `--target`: a shipped name, or the path of a user's own file.
 ///
 /// # Errors
@@ -16,7 +19,7 @@ use crate::error::CliError;
 pub(crate) fn find(name: &str) -> Result<Target, CliError> {
     let target = if name.ends_with(".toml") {
         let path = Path::new(name);
-        let text = std::fs::read_to_string(path).map_err(|e| CliError::io(path, &e))?;
+        let text = read(path)?;
         Target::parse(&text).map_err(|e| {
             let subject = if let TargetError::Schema { key, .. } = &e { Some(key.clone()) } else { None };
             CliError { subject, ..CliError::usage("target-schema", e.to_string()).class("format").of(path) }
@@ -26,6 +29,15 @@ pub(crate) fn find(name: &str) -> Result<Target, CliError> {
     };
     target.check_supported().map_err(|e| CliError::usage("target", e.to_string()).class("unsupported"))?;
     Ok(target)
+}
+
+/// The text of a user's own target file.
+///
+/// # Errors
+/// It cannot be read, is no regular file, is far too large, or is not UTF-8.
+pub(crate) fn read(path: &Path) -> Result<String, CliError> {
+    let bytes = glmc_runtime::load::read_bounded(path, MAX_BYTES)?;
+    String::from_utf8(bytes).map_err(|_| CliError::usage("target-schema", "is not UTF-8 text").class("format").of(path))
 }
 
 pub(crate) fn run(args: &TargetsArgs) -> Result<(), CliError> {

@@ -9,8 +9,9 @@
 //! Otherwise it is 16 pieces of 4096 bytes; piece `i` starts at `h + floor((r - 4096) * i / 15)`, so the first lies
 //! right after the header and the last ends with the file. The size is not part of the hash: record it as well.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Pieces a sample consists of.
@@ -30,13 +31,27 @@ pub fn sample_ranges(file_bytes: u64, header_bytes: u64) -> Vec<(u64, u64)> {
     (0..SAMPLES).map(|i| (header_bytes + (room * u128::from(i) / last) as u64, SAMPLE_BYTES)).collect()
 }
 
+/// Opens a regular file for reading. Anything else is refused and never waited for: opening a FIFO takes until another
+/// process opens its other end.
+///
+/// # Errors
+/// The file cannot be opened, or is a folder, a FIFO, a socket or a device.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    // Without effect on a regular file.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file"))
+}
+
 /// blake3 (lower-case hex) of the first `header_bytes` bytes of a file.
 ///
 /// # Errors
 /// The file cannot be read, or is shorter than that.
 pub fn header_hash(path: &Path, header_bytes: u64) -> io::Result<String> {
     let mut hasher = blake3::Hasher::new();
-    hash_range(&mut File::open(path)?, &mut hasher, 0, header_bytes)?;
+    hash_range(&mut open_regular(path)?, &mut hasher, 0, header_bytes)?;
     Ok(hasher.finalize().to_hex().to_string())
 }
 
@@ -45,7 +60,7 @@ pub fn header_hash(path: &Path, header_bytes: u64) -> io::Result<String> {
 /// # Errors
 /// The file cannot be read, or shrank while it was read.
 pub fn sample_hash(path: &Path, header_bytes: u64) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     let size = file.metadata()?.len();
     let mut hasher = blake3::Hasher::new();
     for (offset, length) in sample_ranges(size, header_bytes) {
@@ -87,6 +102,24 @@ mod tests {
             assert_eq!(ranges[0].0, 100);
             assert_eq!(ranges[15].0 + ranges[15].1, size);
             assert!(ranges.windows(2).all(|w| w[0].0 < w[1].0));
+        }
+    }
+
+    #[test]
+    fn only_regular_files_open() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = dir.path().join("f");
+        std::fs::write(&path, b"x").expect("write");
+        assert!(open_regular(&path).is_ok());
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("link");
+        assert!(open_regular(&link).is_ok());
+        let fifo = dir.path().join("fifo");
+        let made = std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo");
+        assert!(made.success());
+        for other in [fifo.as_path(), dir.path(), Path::new("/dev/zero")] {
+            let e = open_regular(other).expect_err("refused");
+            assert_eq!(e.to_string(), "is not a regular file", "{}", other.display());
         }
     }
 

@@ -5,7 +5,7 @@
 //! is out of scope here, as for every program that maps its weights: do not change a model file while it is in use.
 #![allow(unsafe_code, reason = "mapping a file has no safe interface")]
 
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -28,7 +28,7 @@ impl FileMap {
             return Err(InputError::new(Class::Io, "is-a-directory", path, "this is a directory, not a GGUF file"));
         }
         regular(&meta, path)?;
-        let file = File::open(path).map_err(|e| io_error(path, &e))?;
+        let file = glmc_content::open_regular(path).map_err(|e| io_error(path, &e))?;
         // Looked at again through the open handle: the name may have changed hands in between.
         let meta = file.metadata().map_err(|e| io_error(path, &e))?;
         regular(&meta, path)?;

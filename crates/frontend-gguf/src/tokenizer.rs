@@ -93,8 +93,9 @@ pub fn load(set: &GgufSet) -> Result<Tokenizer> {
     let (pre, regex, whole_words) = pre_tokenizer(set)?;
     let vocabulary = vocabulary(set)?;
     let info = info(set, &vocabulary, pre)?;
-    let mut json = write_vocabulary(&vocabulary, regex, whole_words);
-    write_merges(&mut json, set, &vocabulary)?;
+    let (merges, merged) = merges(set, &vocabulary)?;
+    let mut json = write_vocabulary(&vocabulary, regex, whole_words, merged);
+    json.push_str(&merges);
     json.push_str("}}");
     Ok(Tokenizer { json, info })
 }
@@ -181,26 +182,28 @@ fn kinds(set: &GgufSet, tokens: usize) -> Result<Vec<Kind>> {
     types.enumerate().map(kind).collect()
 }
 
-/// Writes `,"merges":[...]`, checking each merge on the way; they are never all held.
-fn write_merges(out: &mut String, set: &GgufSet, vocabulary: &Vocabulary<'_>) -> Result<()> {
+/// `,"merges":[...]`, each merge checked on the way, and the largest id that they use or make.
+fn merges(set: &GgufSet, vocabulary: &Vocabulary<'_>) -> Result<(String, u32)> {
     let strings = set.get_strings(MERGES)?.ok_or_else(|| set.key_missing(MERGES))?;
     if strings.len() > MAX_MERGES {
         let what = format!("has {} entries; at most {MAX_MERGES} are read", strings.len());
         return Err(set.key_error("array-length", MERGES, what));
     }
-    out.push_str(r#","merges":["#);
+    let (mut out, mut largest) = (String::from(r#","merges":["#), 0);
     let mut joined = String::new();
     for (rank, bytes) in strings.enumerate() {
         let (left, right) = split_merge(set, vocabulary, rank, bytes, &mut joined)?;
-        comma(out, rank);
+        let ids = [left, right, &joined].into_iter().filter_map(|token| vocabulary.ids.get(token));
+        largest = ids.copied().fold(largest, u32::max);
+        comma(&mut out, rank);
         out.push('[');
-        push_str(out, left);
+        push_str(&mut out, left);
         out.push(',');
-        push_str(out, right);
+        push_str(&mut out, right);
         out.push(']');
     }
     out.push(']');
-    Ok(())
+    Ok((out, largest))
 }
 
 /// The two tokens of a merge; both, and what they make (left in `joined`), are in the vocabulary.
@@ -286,24 +289,27 @@ fn suppressed(set: &GgufSet, vocabulary: &Vocabulary<'_>) -> Result<Vec<u32>> {
     }
     out.sort_unstable();
     out.dedup();
+    if out.len() == size {
+        return Err(set.key_error("nothing-to-generate", KEY, "leaves no token that may be generated"));
+    }
     Ok(out)
 }
 
 /// How many of the first ids form the BPE vocabulary. Special tokens stay out of it where they follow all text tokens
-/// without a hole, as in every released file: then no run of merges can make one out of user text. Else all ids go in,
-/// since the loader numbers added tokens by counting.
-fn bpe_size(kinds: &[Kind]) -> usize {
+/// without a hole and no merge makes one, as in every released file: then no run of merges can make one out of user
+/// text. Else all ids go in, since the loader numbers added tokens by counting. `merged` is the largest id of a merge.
+fn bpe_size(kinds: &[Kind], merged: u32) -> usize {
     let added = |k: &Kind| matches!(k, Kind::Special | Kind::UserDefined);
     let Some(first) = kinds.iter().position(added) else { return kinds.len() };
     let run = kinds[first..].iter().take_while(|k| added(k)).count();
     let rest_unused = kinds[first + run..].iter().all(|k| *k == Kind::Unused);
     let no_hole = kinds[..first].iter().all(|k| *k == Kind::Text);
-    if rest_unused && no_hole { first } else { kinds.len() }
+    if rest_unused && no_hole && (merged as usize) < first { first } else { kinds.len() }
 }
 
 /// The document up to the end of the vocabulary.
-fn write_vocabulary(vocabulary: &Vocabulary<'_>, regex: &str, whole_words: bool) -> String {
-    let in_bpe = bpe_size(&vocabulary.kinds);
+fn write_vocabulary(vocabulary: &Vocabulary<'_>, regex: &str, whole_words: bool, merged: u32) -> String {
+    let in_bpe = bpe_size(&vocabulary.kinds, merged);
     let mut out = String::new();
     out.push_str(r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":["#);
     let added = vocabulary.kinds.iter().zip(&vocabulary.tokens).enumerate();
@@ -380,11 +386,12 @@ mod tests {
     #[test]
     fn special_tokens_leave_the_vocabulary_only_as_a_tail() {
         use Kind::{Special, Text, Unused, UserDefined};
-        assert_eq!(bpe_size(&[Text, Text]), 2);
-        assert_eq!(bpe_size(&[Text, Text, Special, UserDefined]), 2);
-        assert_eq!(bpe_size(&[Text, Text, Special, Unused, Unused]), 2);
-        assert_eq!(bpe_size(&[Text, Special, Text]), 3);
-        assert_eq!(bpe_size(&[Text, Special, Unused, Special]), 4);
-        assert_eq!(bpe_size(&[Unused, Text, Special]), 3);
+        assert_eq!(bpe_size(&[Text, Text], 1), 2);
+        assert_eq!(bpe_size(&[Text, Text, Special, UserDefined], 1), 2);
+        assert_eq!(bpe_size(&[Text, Text, Special, Unused, Unused], 1), 2);
+        assert_eq!(bpe_size(&[Text, Text, Special, UserDefined], 3), 4, "a merge makes one");
+        assert_eq!(bpe_size(&[Text, Special, Text], 1), 3);
+        assert_eq!(bpe_size(&[Text, Special, Unused, Special], 1), 4);
+        assert_eq!(bpe_size(&[Unused, Text, Special], 1), 3);
     }
 }

@@ -71,7 +71,7 @@ pub enum RuntimeError {
         source: Box<RuntimeError>,
     },
     /// The logits hold no number to choose from.
-    #[error("the logits hold NaN or infinity: {0}")]
+    #[error("{0}")]
     Numbers(String),
 }
 
@@ -85,6 +85,16 @@ impl RuntimeError {
     /// The model itself is too large for this machine.
     pub(crate) fn weight_memory(what: impl Into<String>, bytes: u64) -> Self {
         RuntimeError::Memory { what: what.into(), bytes, help: "free memory, or use a smaller model" }
+    }
+
+    /// Whether a number that is none was met: the weights are at fault, not the machine.
+    pub fn is_numbers(&self) -> bool {
+        match self {
+            RuntimeError::Numbers(_) => true,
+            RuntimeError::Kernel { source, .. } => matches!(source, KernelError::Nan { .. }),
+            RuntimeError::Rank { source, .. } => source.is_numbers(),
+            _ => false,
+        }
     }
 
     pub(crate) fn io(path: &std::path::Path, e: &std::io::Error) -> Self {

@@ -1,5 +1,5 @@
-//! Runs compiled plans: loading ([`load`]), devices ([`device`]), ranks that meet ([`collective`]), sequences ([`engine`]), sampling ([`sampler`]) and
-//! text ([`text`]). It never knows an architecture, a tensor's name or why a step exists.
+//! Runs compiled plans: loading ([`load`]), devices ([`device`]), ranks that meet ([`collective`]), sequences
+//! ([`engine`]), sampling ([`sampler`]), text ([`text`]) and the number of threads ([`threads`]). It never knows an architecture, a tensor's name or why a step exists.
 
 pub mod collective;
 pub mod device;
@@ -10,5 +10,6 @@ pub mod load;
 mod map;
 pub mod sampler;
 pub mod text;
+pub mod threads;
 
 pub use error::RuntimeError;

@@ -1,7 +1,6 @@
 //! Owns the loading of a plan: its file, its verification, the check that the weight files are those it was made from,
 //! and their mapping. Never repacks, never executes.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -191,12 +190,12 @@ pub fn map_weights(plan: Plan, dir: &Path) -> Result<Loaded, RuntimeError> {
     Ok(Loaded { plan, dir: dir.into(), weights })
 }
 
-/// Reads a file of at most `limit` bytes.
+/// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// The file cannot be read or is larger.
+/// The file cannot be read, is no regular file, or is larger.
 pub fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, RuntimeError> {
-    let file = File::open(path).map_err(|e| RuntimeError::io(path, &e))?;
+    let file = glmc_content::open_regular(path).map_err(|e| RuntimeError::io(path, &e))?;
     let mut text = Vec::new();
     file.take(limit + 1).read_to_end(&mut text).map_err(|e| RuntimeError::io(path, &e))?;
     if text.len() as u64 > limit {

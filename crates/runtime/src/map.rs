@@ -1,7 +1,6 @@
 //! Owns the mapping of weight files. Never interprets their bytes.
 #![allow(unsafe_code, reason = "a file mapping is unsafe to make: the file may change under it")]
 
-use std::fs::File;
 use std::path::Path;
 
 use memmap2::Mmap;
@@ -21,7 +20,7 @@ impl Mapped {
     /// # Errors
     /// The file cannot be opened or mapped, or there is no room in the address space for it.
     pub(crate) fn open(path: &Path) -> Result<Self, RuntimeError> {
-        let file = File::open(path).map_err(|e| RuntimeError::io(path, &e))?;
+        let file = glmc_content::open_regular(path).map_err(|e| RuntimeError::io(path, &e))?;
         // SAFETY: the mapping is private to this process and only read. The contents may change if another process
         // writes the file; the bytes are weights, for which every bit pattern is a valid value, so no invariant of ours
         // depends on them.

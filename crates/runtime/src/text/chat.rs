@@ -1,25 +1,14 @@
 //! Chat messages become a prompt.
 //!
-//! Owns rendering a model's Jinja template and the rule that only the template's own text may hold control tokens:
+//! Owns what a model's Jinja template is rendered with and the rule that only the template's own text may hold control tokens:
 //! every string that a caller supplies is guarded before rendering, by a character that occurs in neither, and the
 //! guard is dropped after the text was cut at control tokens. The template sees the strings otherwise unchanged, and
 //! text is encoded across the seams as if it had come in one piece. It never decides which template is used.
 
-use super::json::{Style, dumps};
+use super::render::Rendering;
 use super::{TextError, Tokenizer};
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
-use minijinja::{Environment, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::io;
-
-/// Longest template, in bytes.
-const MAX_TEMPLATE: usize = 1 << 20;
-/// Most template instructions of one rendering.
-const MAX_STEPS: usize = 20_000_000;
-/// Longest prompt, in bytes.
-const MAX_OUTPUT: usize = 64 << 20;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -89,14 +78,14 @@ impl ChatTemplate {
     /// # Errors
     /// [`TextError::Template`] if it does not parse, [`TextError::Limit`] if it is too long.
     pub fn new(source: impl Into<String>) -> Result<ChatTemplate, TextError> {
-        let template = ChatTemplate { source: source.into() };
-        if template.source.len() > MAX_TEMPLATE {
-            return Err(TextError::Limit("its bytes", MAX_TEMPLATE));
-        }
-        environment(guard_for(&template.source, &Value::Null))?
-            .template_from_str(&template.source)
-            .map_err(|e| failure(&e))?;
-        Ok(template)
+        let source = source.into();
+        Rendering::parse(source.as_str()).run()?;
+        Ok(ChatTemplate { source })
+    }
+
+    /// Takes a template unread: what is wrong with it shows when it is rendered.
+    pub fn unchecked(source: impl Into<String>) -> ChatTemplate {
+        ChatTemplate { source: source.into() }
     }
 
     /// The prompt as text: for people. Control tokens in messages look like the template's own here; use
@@ -106,53 +95,37 @@ impl ChatTemplate {
     /// [`TextError::Template`] if the template fails or refuses the messages, [`TextError::Limit`] if it runs too long.
     pub fn render(&self, chat: &Chat) -> Result<String, TextError> {
         let vars = chat.variables()?;
-        self.run(&vars, guard_for(&self.source, &vars))
+        let guard = guard_for(&self.source, &vars);
+        Rendering { source: self.source.clone(), vars: Some(vars), guard }.run()
     }
 
-    /// The prompt as ids. Control tokens come from the template alone: their text in messages, tools and variables is
-    /// text. The one exception is `<think>` and `</think>` in an assistant's message, which templates take apart.
+    /// The prompt as ids, at most `most` of them. Control tokens come from the template alone: their text in messages,
+    /// tools and variables is text. The one exception is `<think>` and `</think>` in an assistant's message, which
+    /// templates take apart.
     ///
     /// # Errors
-    /// As [`Self::render`], and [`TextError::Encode`].
-    pub fn encode(&self, tokenizer: &Tokenizer, chat: &Chat) -> Result<Vec<u32>, TextError> {
+    /// As [`Self::render`] and [`Tokenizer::encode_at_most`].
+    pub fn encode(&self, tokenizer: &Tokenizer, chat: &Chat, most: usize) -> Result<Vec<u32>, TextError> {
+        self.encode_with(tokenizer, chat, most, Rendering::run)
+    }
+
+    /// As [`Self::encode`], rendered by `render`: [`Rendering::run`] in a process whose end does no harm.
+    ///
+    /// # Errors
+    /// As [`Self::encode`], and those of `render`.
+    pub fn encode_with(
+        &self,
+        tokenizer: &Tokenizer,
+        chat: &Chat,
+        most: usize,
+        render: impl FnOnce(&Rendering) -> Result<String, TextError>,
+    ) -> Result<Vec<u32>, TextError> {
         let mut vars = chat.variables()?;
         let guard = guard_for(&self.source, &vars);
         guard_strings(&mut vars, tokenizer, guard, false);
-        tokenizer.encode_guarded(&self.run(&vars, guard)?, guard)
+        let text = render(&Rendering { source: self.source.clone(), vars: Some(vars), guard })?;
+        tokenizer.encode_guarded(&text, guard, most)
     }
-
-    fn run(&self, vars: &Value, guard: char) -> Result<String, TextError> {
-        let env = environment(guard)?;
-        let template = env.template_from_str(&self.source).map_err(|e| failure(&e))?;
-        let mut out = Bounded(Vec::new());
-        template.render_captured_to(minijinja::Value::from(Serde(vars)), &mut out).map_err(|e| failure(&e))?;
-        String::from_utf8(out.0).map_err(|e| TextError::Template(e.to_string()))
-    }
-}
-
-fn environment(guard: char) -> Result<Environment<'static>, TextError> {
-    let mut env = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(|e| failure(&e))?;
-    env.set_syntax(syntax);
-    env.set_fuel(Some(MAX_STEPS as u64));
-    env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    env.add_function("raise_exception", |message: String| -> Result<String, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message))
-    });
-    env.add_filter("tojson", move |value: minijinja::Value, options: Kwargs| tojson(&value, &options, guard));
-    Ok(env)
-}
-
-fn tojson(value: &minijinja::Value, options: &Kwargs, raw: char) -> Result<minijinja::Value, Error> {
-    let ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
-    let indent = options.get::<Option<usize>>("indent")?;
-    if indent.is_some_and(|n| n > 16) {
-        return Err(Error::new(ErrorKind::InvalidOperation, "tojson: indent is at most 16"));
-    }
-    options.assert_all_used()?;
-    let json =
-        serde_json::to_value(value).map_err(|e| Error::new(ErrorKind::InvalidOperation, format!("tojson: {e}")))?;
-    Ok(minijinja::Value::from_safe_string(dumps(&json, Style { ensure_ascii, indent, raw })))
 }
 
 /// The first private-use character that neither the template nor a string of the variables holds.
@@ -184,31 +157,5 @@ fn guard_strings(value: &mut Value, tokenizer: &Tokenizer, guard: char, assistan
             }
         }
         _ => {}
-    }
-}
-
-fn failure(error: &Error) -> TextError {
-    match error.kind() {
-        ErrorKind::OutOfFuel => TextError::Limit("its steps", MAX_STEPS),
-        ErrorKind::WriteFailure => TextError::Limit("its output", MAX_OUTPUT),
-        // The debug form adds the source, which may be a megabyte long.
-        _ => TextError::Template(error.to_string()),
-    }
-}
-
-/// Output that refuses to grow without end.
-struct Bounded(Vec<u8>);
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

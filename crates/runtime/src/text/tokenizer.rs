@@ -4,18 +4,27 @@
 //! or after the text.
 
 use super::TextError;
+use super::cut::Cuts;
 use super::special::{Piece, Specials};
 use super::stream::StreamDecoder;
 use tokenizers::DecoderWrapper;
+
+/// Longest text, in bytes, that the tokenizer is given at once, where there is a place to cut: it takes hundreds of
+/// bytes for each.
+const BLOCK: usize = 16 << 10;
+/// Longest text without a place to cut.
+const MAX_UNBROKEN: usize = 256 << 10;
 
 /// A tokenizer in Hugging Face's JSON form.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     /// Control tokens switched off: their text is text.
-    inner: tokenizers::Tokenizer,
+    pub(super) inner: tokenizers::Tokenizer,
     specials: Specials,
     /// What each id prints; nothing for control tokens.
     bytes: Vec<Vec<u8>>,
+    longest: usize,
+    cuts: Cuts,
 }
 
 impl Tokenizer {
@@ -41,40 +50,79 @@ impl Tokenizer {
                 control.push((token.content, id));
             }
         }
-        Ok(Tokenizer { inner, specials: Specials::new(control), bytes })
+        let control_bytes = control.iter().map(|(token, _)| token.len());
+        let longest = bytes.iter().map(Vec::len).chain(control_bytes).max().unwrap_or(1).max(1);
+        let cuts = Cuts::of(&inner);
+        Ok(Tokenizer { inner, specials: Specials::new(control), bytes, longest, cuts })
     }
 
     /// The ids of a text. With `specials`, the text of a control token becomes that token; without, it is only text.
     ///
     /// # Errors
-    /// [`TextError::Encode`] if the tokenizer fails.
+    /// As [`Self::encode_at_most`], of any number.
     pub fn encode(&self, text: &str, specials: bool) -> Result<Vec<u32>, TextError> {
-        if specials { self.encode_split(text, |t| self.encode_plain(t)) } else { self.encode_plain(text) }
+        self.encode_at_most(text, specials, usize::MAX)
     }
 
-    /// As [`Self::encode`] with specials, where `guard` inside a control token's text makes it text; it is dropped.
-    pub(super) fn encode_guarded(&self, text: &str, guard: char) -> Result<Vec<u32>, TextError> {
-        self.encode_split(text, |t| self.encode_plain(&t.replace(guard, "")))
+    /// As [`Self::encode`], in time and memory that grow with `most` and not with the text.
+    ///
+    /// # Errors
+    /// [`TextError::Long`] if there are more ids, [`TextError::Unbroken`] if a stretch that cannot be cut is too long,
+    /// [`TextError::Encode`] if the tokenizer fails.
+    pub fn encode_at_most(&self, text: &str, specials: bool, most: usize) -> Result<Vec<u32>, TextError> {
+        let mut ids = Vec::new();
+        if !specials {
+            self.encode_plain(text, most, &mut ids)?;
+            return Ok(ids);
+        }
+        self.encode_split(text, most, |t, ids| self.encode_plain(t, most, ids))
+    }
+
+    /// As [`Self::encode_at_most`] with specials, where `guard` inside a control token's text makes it text; it is
+    /// dropped.
+    pub(super) fn encode_guarded(&self, text: &str, guard: char, most: usize) -> Result<Vec<u32>, TextError> {
+        self.encode_split(text, most, |t, ids| self.encode_plain(&t.replace(guard, ""), most, ids))
     }
 
     fn encode_split(
         &self,
         text: &str,
-        plain: impl Fn(&str) -> Result<Vec<u32>, TextError>,
+        most: usize,
+        plain: impl Fn(&str, &mut Vec<u32>) -> Result<(), TextError>,
     ) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
         for piece in self.specials.split(text) {
             match piece {
+                Piece::Special(_) if ids.len() >= most => return Err(TextError::Long(most)),
                 Piece::Special(id) => ids.push(id),
-                Piece::Text(text) => ids.extend(plain(text)?),
+                Piece::Text(text) => plain(text, &mut ids)?,
             }
         }
         Ok(ids)
     }
 
-    fn encode_plain(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        let encoding = self.inner.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
-        Ok(encoding.get_ids().to_vec())
+    /// Appends the ids of text without control tokens, as long as there are no more than `most`.
+    fn encode_plain(&self, text: &str, most: usize, ids: &mut Vec<u32>) -> Result<(), TextError> {
+        for block in self.cuts.blocks(text, BLOCK) {
+            // Fewer ids than this many do not make so many bytes.
+            if block.len().div_ceil(self.longest) > most - ids.len() {
+                return Err(TextError::Long(most));
+            }
+            if block.len() > MAX_UNBROKEN {
+                return Err(TextError::Unbroken(MAX_UNBROKEN));
+            }
+            let encoding = self.inner.encode_fast(block, false).map_err(|e| TextError::Encode(e.to_string()))?;
+            if encoding.get_ids().len() > most - ids.len() {
+                return Err(TextError::Long(most));
+            }
+            ids.extend(encoding.get_ids());
+        }
+        Ok(())
+    }
+
+    /// Bytes of the longest token: `n` ids are the ids of at most `n` times as many bytes.
+    pub fn longest_token(&self) -> usize {
+        self.longest
     }
 
     /// The text of some ids. Control tokens and unknown ids print nothing; bytes that are not UTF-8 become U+FFFD.
