@@ -81,6 +81,16 @@ impl<'t> World<'t> {
         used <= 1 && check(t, &self.mesh).is_ok() && self.local(t).is_ok()
     }
 
+    /// Whether a split of `t`, if it has one, divides anything: of a dim of one unit one rank would hold all, compute as
+    /// much as with the whole and make all others wait.
+    pub fn divides(&self, t: &TensorType) -> bool {
+        if t.dims.iter().all(|d| d.split.is_none()) {
+            return true;
+        }
+        let part = self.local(t).ok().and_then(|p| p.elems(&self.syms));
+        part.is_none_or(|n| strip(t).elems(&self.syms).is_none_or(|all| n < all))
+    }
+
     /// The largest rank's part.
     fn local(&self, t: &TensorType) -> Result<TensorType, Diagnostic> {
         local_type(t, &self.mesh, 0, &self.syms)
