@@ -9,6 +9,7 @@ use glmc_passes::pipeline::Compiled;
 use glmc_passes::shard::report::Report;
 use serde::{Deserialize, Serialize};
 
+use super::figures::human_seconds;
 use crate::error::CliError;
 
 /// The file's name in a plan directory.
@@ -85,5 +86,31 @@ impl Decisions {
         let mut text = serde_json::to_vec_pretty(self).map_err(bug)?;
         text.push(b'\n');
         Ok(text)
+    }
+
+    /// The placements for people: of each function its collectives and where its weights and pools lie, with the next
+    /// best place of each.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let Some(p) = &self.placement else { return Vec::new() };
+        let cut = if p.cut { "; the search hit a limit: a cheaper placement may exist" } else { "" };
+        let mut lines = vec![format!("  placed on {} ranks{cut}", p.ranks)];
+        for f in &p.functions {
+            lines.push(format!("  @{}: {} a run", f.name, human_seconds(f.seconds)));
+            for c in &f.collectives {
+                let saves = match c.saves {
+                    Some(s) => format!(", {} more without it", human_seconds(s)),
+                    None => String::new(),
+                };
+                lines.push(format!("    {:<16} %{}: {}{saves}", c.op, c.value, human_seconds(c.seconds)));
+            }
+            for v in f.values.iter().filter(|v| v.bytes.is_some() && !v.others.is_empty()) {
+                let next = v.others.first().map_or_else(String::new, |o| {
+                    let more = o.seconds - v.seconds;
+                    format!("; next {}: {} more", o.ty, human_seconds(more))
+                });
+                lines.push(format!("    {:<28} {}{next}", v.value, v.ty));
+            }
+        }
+        lines
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::calls::{Search, Solved};
 use super::place::Place;
-use super::solve::NARROW;
+use super::solve::{Move, NARROW};
 
 /// What was decided for a module.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -75,6 +75,10 @@ pub struct Collective {
     pub op: String,
     /// Predicted seconds.
     pub seconds: f64,
+    /// Seconds that the function would take longer without it, everything else as is then best; `None` if it was not
+    /// looked for, or nothing goes without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saves: Option<f64>,
 }
 
 impl Report {
@@ -106,13 +110,15 @@ fn placed(search: &Search<'_>, at: usize, path: usize, others: bool) -> Placed {
     let s = &search.solved[at];
     let f = &search.m.funcs[s.func];
     let way = &s.found.paths[path];
+    let moved: Vec<Value> = way.steps.iter().flat_map(|s| &s.moves).map(|m| m.value).collect();
     let mut values = Vec::new();
     for (v, data) in f.values.iter() {
         let Some(slot) = &s.problem.slots[v] else { continue };
         let place = search.place(at, path, v);
         let ty = search.world.on(&slot.ty, place);
         let bytes = slot.fixed.then(|| search.world.held(&ty));
-        let others = if others { runners_up(search, s, f, path, v, place) } else { Vec::new() };
+        let asked = others && (slot.fixed || moved.contains(&v));
+        let others = if asked { runners_up(search, s, f, path, v, place) } else { Vec::new() };
         let value = match data.def {
             ValueDef::Weight(w) => search.m.weights[w].name.clone(),
             _ => f.value_name(v),
@@ -125,9 +131,20 @@ fn placed(search: &Search<'_>, at: usize, path: usize, others: bool) -> Placed {
         let (from, to) = (slot.places[usize::from(m.from)], slot.places[usize::from(m.to)]);
         let op = search.world.conversion(from, to).map_or_else(String::new, |o| o.name().to_owned());
         let seconds = s.problem.moves[m.value][usize::from(m.from)][usize::from(m.to)];
-        collectives.push(Collective { value: f.value_name(m.value), op, seconds });
+        let saves = others.then(|| without(s, path, m)).flatten();
+        collectives.push(Collective { value: f.value_name(m.value), op, seconds, saves });
     }
     Placed { name: f.name.clone(), seconds: way.seconds, bytes: way.bytes, states: s.found.states, values, collectives }
+}
+
+/// What the function would take longer if the move `m` could not be made.
+fn without(s: &Solved, path: usize, m: &Move) -> Option<f64> {
+    let mut p = s.problem.clone();
+    p.moves[m.value][usize::from(m.from)][usize::from(m.to)] = f64::INFINITY;
+    let way = &s.found.paths[path];
+    let found = p.run(NARROW, f64::INFINITY, false);
+    let best = found.paths.iter().find(|q| q.results == way.results)?;
+    Some(best.seconds - way.seconds)
 }
 
 /// What the function costs with `v` at each other of its places, found by searching again within a narrow beam.
