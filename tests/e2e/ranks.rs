@@ -1,6 +1,7 @@
 //! Plans of 1 to 8 ranks in one process: the goldens, and what one rank computes. Targets are files of a user's own: the
 //! shipped `8x-cpu` on as many ranks, and one whose links cost nothing, so that much more is split.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use glmc_runtime::engine::{Engine, SeqId, Want};
@@ -153,4 +154,55 @@ fn the_shipped_target_of_eight_ranks_runs() {
     assert!(out["text"].as_str().unwrap().starts_with(" 6 7 8 9"), "{out}");
     let devices = out["devices"].as_array().unwrap();
     assert_eq!(devices.iter().map(|d| d["rank"].as_u64().unwrap()).collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+}
+
+/// Every file of a directory by name.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let all = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap());
+    all.map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap())).collect()
+}
+
+/// Each process has hash seeds of its own.
+#[test]
+fn compiling_again_gives_the_same_bytes() {
+    let model = fixture("models/tiny-UD-Q4_K_XL-00001-of-00003.gguf");
+    for (name, fuel) in [("8x-cpu", None), ("8x-rtx-pro-6000-two-sockets", None), ("8x-cpu", Some("7"))] {
+        let mut first = None;
+        for run in 0..3 {
+            let plan = scratch().join(format!("again-{run}"));
+            let mut args = vec!["compile", model.to_str().unwrap(), "-o", plan.to_str().unwrap(), "--target", name];
+            args.extend(["--ctx", "512", "--json"]);
+            args.extend(fuel.iter().flat_map(|n| ["--fuel", n]));
+            glmc(&args);
+            let made = files(&plan);
+            assert!(made.contains_key("plan.json") && made.contains_key("decisions.json"));
+            let first = first.get_or_insert_with(|| made.clone());
+            for (file, bytes) in &made {
+                assert!(first.get(file) == Some(bytes), "{name}, fuel {fuel:?}: {file} differs in run {run}");
+            }
+            assert_eq!(first.len(), made.len());
+        }
+    }
+}
+
+/// What optional choices there are may be left out from any on: the plan is slower, never wrong.
+#[test]
+fn any_fuel_gives_the_goldens_on_eight_ranks() {
+    let model = fixture("models/tiny-Q4_K_M.gguf");
+    let golden = golden_json("gen-Q4_K_M.json");
+    let want: Vec<u32> = serde_json::from_value(golden["count"]["ids"].clone()).unwrap();
+    let mut collectives = Vec::new();
+    for fuel in ["0", "3", "40", "400", "100000"] {
+        let plan = scratch().join("fuel");
+        let args = ["compile", model.to_str().unwrap(), "-o", plan.to_str().unwrap(), "--target", "8x-cpu"];
+        let said: serde_json::Value =
+            serde_json::from_str(&glmc(&[&args[..], &["--ctx", "512", "--fuel", fuel, "--json"]].concat())).unwrap();
+        collectives.push(said["collectives_per_step"]["decode"].as_u64().unwrap());
+        let out = glmc(&["run", plan.to_str().unwrap(), "--prompt", "1 2 3 4 5", "-n", "12", "--ignore-eos", "--json"]);
+        let out: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let have: Vec<u32> = serde_json::from_value(out["tokens"].clone()).unwrap();
+        assert_eq!(have, want[..12], "fuel {fuel}");
+    }
+    println!("collectives a token by fuel: {collectives:?}");
+    assert!(collectives.first() < collectives.last(), "{collectives:?}: fuel does not reach the search");
 }

@@ -10,6 +10,7 @@ use glmc_ir::graph::{Function, InstKind, Module, ValueDef};
 use glmc_ir::placement::{DimRule, strip};
 use glmc_ir::ty::{Elem, PendingKind};
 
+use super::owners::Owners;
 use super::place::{Place, World};
 use super::solve::{Found, Problem};
 use super::table::{CALLEES, Config, Slot, Start, configs, rules};
@@ -48,7 +49,7 @@ pub struct Search<'a> {
     /// Every problem so far; calls refer to it.
     pub solved: Vec<Solved>,
     memo: HashMap<(FuncId, Vec<Option<Place>>), usize>,
-    rules: HashMap<FuncId, (Vec<Option<DimRule>>, Units)>,
+    rules: HashMap<FuncId, (Vec<Option<DimRule>>, Units, Owners)>,
 }
 
 impl<'a> Search<'a> {
@@ -145,17 +146,17 @@ impl<'a> Search<'a> {
         let f = &m.funcs[func];
         self.rules.entry(func).or_insert_with(|| {
             let rules = rules(f);
-            let units = Units::of(m, f, &rules);
-            (rules, units)
+            let (units, owners) = (Units::of(m, f, &rules), Owners::of(f, &rules));
+            (rules, units, owners)
         });
         let mut slots = self.slots(f, &given);
         let (mut all, mut cut) = (Vec::new(), false);
         for (i, inst) in f.body.iter().enumerate() {
             let ways = match &f.insts[*inst].kind {
                 InstKind::Op(_) => {
-                    let (rules, units) = &self.rules[&func];
+                    let (rules, units, owners) = &self.rules[&func];
                     let rule = rules[i].as_ref();
-                    rule.map_or_else(Vec::new, |r| configs(f, *inst, r, units, self.world, &mut slots))
+                    rule.map_or_else(Vec::new, |r| configs(f, *inst, r, units, owners, self.world, &mut slots))
                 }
                 InstKind::Call { func: callee, .. } => self.call(func, *inst, *callee, &all, &mut slots, &mut cut),
             };

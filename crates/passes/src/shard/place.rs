@@ -8,7 +8,7 @@ use glmc_ir::placement::{Mesh, local_type, strip};
 use glmc_ir::shard_map::{canonical, check, largest_bytes};
 use glmc_ir::ty::{Axis, Dim, Elem, PendingKind, Split, SymValues, TensorType};
 
-use crate::cost::{Exchange, launch_seconds};
+use crate::cost::{Exchange, Spread, launch_seconds};
 use crate::lower::single;
 use crate::target::Target;
 
@@ -114,6 +114,9 @@ impl<'t> World<'t> {
         if by_table && matches!(op, Op::Gather(_)) && args[0].state && results[0].pending.is_none() {
             return 0.0;
         }
+        if let Some(seconds) = self.of_split_experts(op, args, results) {
+            return seconds;
+        }
         let parts = |ts: &[TensorType]| ts.iter().map(|t| self.local(t)).collect::<Result<Vec<_>, _>>();
         let (Ok(args), Ok(results)) = (parts(args), parts(results)) else { return f64::INFINITY };
         let args: Vec<&TensorType> = args.iter().collect();
@@ -125,6 +128,24 @@ impl<'t> World<'t> {
             read = read.saturating_sub(self.unread(a, &args, again));
         }
         launch_seconds(self.target, read.saturating_add(work.write), work.flops, unit)
+    }
+
+    /// Seconds of a launch whose experts are split, on the rank that most choices fall on.
+    fn of_split_experts(&self, op: &Op, args: &[TensorType], results: &[TensorType]) -> Option<f64> {
+        let kernel = single(op).ok()?;
+        let placed: Vec<&TensorType> = args.iter().collect();
+        let spread = Spread::of(&kernel, &placed, &self.mesh, &self.syms)?;
+        let whole: Vec<TensorType> = args.iter().map(strip).collect();
+        let whole: Vec<&TensorType> = whole.iter().collect();
+        let reads = kernel.input_reads(&whole, &self.syms).ok()?;
+        let flops = kernel.work(&whole, &self.syms).ok()?.flops;
+        let of =
+            |(i, (t, n)): (usize, (&TensorType, u64))| if Spread::cuts(&kernel, i, t) { spread.bytes(n) } else { n };
+        let read = args.iter().zip(reads).enumerate().map(of);
+        let written = results.iter().map(|t| t.bytes(&self.syms).unwrap_or(u64::MAX));
+        let bytes = read.chain(written).fold(0, u64::saturating_add);
+        let unit = crate::cost::Unit::of(&kernel, &whole, self.target);
+        Some(launch_seconds(self.target, bytes, spread.flops(flops), unit))
     }
 
     /// Bytes of attention's keys and values that are not selected, or are keys and values at once.
@@ -145,7 +166,9 @@ impl<'t> World<'t> {
         let axis = self.axis.clone();
         Some(match (from, to) {
             (Place::Pending(_), Place::Whole) => AllReduce { axis }.into(),
-            (Place::Pending(PendingKind::Sum), Place::Split { dim, unit }) => ReduceScatter { axis, dim, unit }.into(),
+            (Place::Pending(kind), Place::Split { dim, unit }) if kind.is_sum() => {
+                ReduceScatter { axis, dim, unit }.into()
+            }
             (Place::Split { .. }, Place::Whole) => AllGather { axis }.into(),
             (Place::Split { dim: a, .. }, Place::Split { dim, unit }) if a != dim => {
                 AllToAll { axis, dim, unit }.into()
@@ -157,7 +180,8 @@ impl<'t> World<'t> {
 
     /// Seconds of taking a value of type `t` from one place to another; infinite if nothing does.
     pub fn conversion_seconds(&self, t: &TensorType, from: Place, to: Place) -> f64 {
-        let movable = !t.state && !matches!(t.elem, Elem::Quant(_));
+        // What the back ends carry; anything else is a weight as stored, or a view of one.
+        let movable = !t.state && matches!(t.elem, Elem::F32 | Elem::I32);
         let op = self.conversion(from, to).filter(|_| movable);
         let Some(c) = op.and_then(|o| o.collective()) else { return f64::INFINITY };
         let (a, b) = (self.on(t, from), self.on(t, to));
