@@ -11,6 +11,7 @@ mod e2e {
     mod mtp;
     mod padding;
     mod points;
+    mod ranks;
     mod support;
     mod thin;
 }

@@ -4,6 +4,7 @@ use glmc_ir::plan::{Plan, Recipe};
 use glmc_runtime::load::read_plan;
 use serde_json::json;
 
+use super::decisions::Decisions;
 use super::figures::{self, Figures};
 use super::{human_bytes, print_json, print_line};
 use crate::cli::ExplainArgs;
@@ -27,6 +28,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
     super::want_plan(&args.path)?;
     let plan = read_plan(&args.path)?;
     let target = figures::target_of(&args.path)?;
+    let decisions = Decisions::read(&args.path)?;
     let of = Figures::of(&plan, &target, args.tune_ctx)?;
     let steps = plan.phases.iter().map(|p| figures::slowest(&plan, p, &target, args.tune_ctx));
     let steps = steps.collect::<Result<Vec<_>, _>>()?;
@@ -37,6 +39,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
             "tune_ctx": args.tune_ctx,
             "predicted": of.predicted_json(),
             "phases": steps.iter().map(figures::step_json).collect::<Vec<_>>(),
+            "collectives_per_step": figures::collectives_json(&plan),
+            "placement": decisions.placement,
             "memory_per_rank": of.memory_json(),
             "bytes_per_token": of.bytes,
             "tensors": tensors.iter().map(|(w, ranks)| json!({
@@ -49,6 +53,9 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
         print_line(line)?;
     }
     for line in steps.iter().flat_map(figures::step_lines) {
+        print_line(&line)?;
+    }
+    for line in decisions.lines() {
         print_line(&line)?;
     }
     print_line(&format!("  {} weights, largest first: bytes on the fullest rank, stored", tensors.len()))?;

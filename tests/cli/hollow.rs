@@ -3,19 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use glmc_frontend_gguf::arch::LiftOptions;
+use glmc_frontend_gguf::open;
 use glmc_frontend_gguf::write::{GgufWriter, MetaValue, TensorData};
-use glmc_frontend_gguf::{Model, open};
-use glmc_ir::entities::{FuncId, Inst};
-use glmc_ir::graph::{InstKind, Module};
 use glmc_ir::quant::QuantType as Q;
-use glmc_ir::shard_map::Shard;
-use glmc_ir::ty::SymValues;
-use glmc_passes::cost::TUNE_CTX;
-use glmc_passes::egraph::cost::Machine;
-use glmc_passes::pipeline;
-use glmc_passes::schedule::EntryInfo;
-use glmc_passes::target::Target;
 use serde_json::Value;
 
 use super::support::{fixture, glmc};
@@ -284,49 +274,86 @@ fn glm_5_in_one_file_and_in_parts() {
     }
 }
 
-/// Collectives of one run of `f` and what it calls: reductions, and all others that move something.
-fn moved(m: &Module, f: FuncId) -> (usize, usize) {
-    let f = &m.funcs[f];
-    let of = |i: &Inst| match &f.insts[*i].kind {
-        InstKind::Call { func, .. } => moved(m, *func),
-        InstKind::Op(op) => match op.name() {
-            "all_reduce" | "reduce_scatter" => (1, 0),
-            "all_gather" | "all_to_all" => (0, 1),
-            _ => (0, 0),
-        },
-    };
-    f.body.iter().map(of).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+/// `compile` for eight cards at a context of 131072, one sequence.
+fn on_eight_cards(model: &Path, plan: &Path) -> super::support::Ran {
+    let args = ["compile", model.to_str().unwrap(), "-o", plan.to_str().unwrap(), "--target", "8x-rtx-pro-6000"];
+    glmc(&[&args[..], &["--ctx", "131072", "--max-batch", "1", "--no-kernels", "--json"]].concat())
 }
 
 #[test]
 fn glm_5_on_eight_ranks() {
+    let mixes: [(&str, Mix); 2] = [("ud-q4_k_xl", ud_q4_k_xl), ("q4_k_m", q4_k_m)];
+    for ((mix, types), shared) in mixes.into_iter().flat_map(|m| [(m, false), (m, true)]) {
+        let what = format!("{} {mix}", if shared { "glm-5.2" } else { "glm-5" });
+        let dir = tempfile::tempdir().unwrap();
+        let plan = dir.path().join("p");
+        let ran = on_eight_cards(&write(dir.path(), types, shared, 1), &plan).ok();
+        let c = ran.json();
+        let of = |phase: &Value, names: &[&str]| {
+            let steps = phase["steps"].as_array().unwrap().iter();
+            steps.filter(|s| names.contains(&s["kernel"]["name"].as_str().unwrap())).count()
+        };
+        let text: Value = serde_json::from_slice(&std::fs::read(plan.join("plan.json")).unwrap()).unwrap();
+        let decode = text["phases"].as_array().unwrap().iter().find(|p| p["name"] == "decode_1").unwrap();
+        let reductions = of(decode, &["all_reduce", "reduce_scatter"]);
+        let others = of(decode, &["all_gather", "all_to_all"]);
+        assert_eq!(c["collectives_per_step"]["decode"], reductions + others);
+        let ranks: Vec<u64> =
+            c["memory_per_rank"].as_array().unwrap().iter().map(|r| r["weights"].as_u64().unwrap()).collect();
+        println!(
+            "{what}: {:?}, {} MB; {reductions} reductions and {others} others a token; weights {ranks:?}; {} tok/s",
+            ran.time,
+            ran.peak >> 20,
+            c["predicted"]["decode_tps"]
+        );
+        assert!(ran.time < Duration::from_secs(10) && ran.peak < 800 << 20, "{what}: {:?}, {}", ran.time, ran.peak);
+        assert!((78..=158).contains(&reductions) && others <= 2, "{what}: {reductions}, {others}");
+        let (least, most) = (ranks.iter().min().unwrap(), ranks.iter().max().unwrap());
+        assert!(ranks.len() == 8 && *most <= 62_500_000_000 && (most - least) * 50 <= *most, "{what}: {ranks:?}");
+        if mix == "ud-q4_k_xl" {
+            near(&c["bytes_per_token"]["weights_once"], counted(if shared { 21 } else { 78 }));
+        }
+        // Reading a plan verifies it, for all ranks. What is no reduction pays.
+        let e = glmc(&["explain", plan.to_str().unwrap(), "--json"]).ok().json();
+        assert_eq!((&e["placement"]["fits"], &e["placement"]["cut"]), (&true.into(), &false.into()), "{what}");
+        let functions = e["placement"]["functions"].as_array().unwrap();
+        let (mut paid, mut others_of_weights) = (0, 0);
+        for f in functions.iter().filter(|f| f["name"].as_str().unwrap().starts_with("decode_1")) {
+            for m in f["collectives"].as_array().unwrap() {
+                if !["all_reduce", "reduce_scatter"].contains(&m["op"].as_str().unwrap()) {
+                    assert!(m["saves"].as_f64().unwrap() > 0.0, "{what}: {m}");
+                    paid += 1;
+                }
+            }
+            let values = f["values"].as_array().unwrap();
+            let others = values.iter().filter(|v| v["bytes"].is_u64()).filter_map(|v| v["others"].as_array());
+            others_of_weights += others.map(Vec::len).sum::<usize>();
+        }
+        assert!(paid >= others && others_of_weights > 30, "{what}: {paid}, {others_of_weights}");
+    }
+}
+
+#[test]
+fn eight_bits_do_not_fit_eight_cards() {
     let dir = tempfile::tempdir().unwrap();
-    let set = open(&write(dir.path(), ud_q4_k_xl, false, 1)).unwrap();
-    let target = Target::named("8x-rtx-pro-6000").unwrap();
-    let options = LiftOptions { ctx: 131_072, max_batch: 1, cache_rows: 131_072, chunk: target.chunk };
-    let lifted = Model::load(&set).unwrap().lift(&options).unwrap();
-    let entries: Vec<EntryInfo> =
-        lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
-    let done = pipeline::run(lifted.module, &entries, &Machine::new(&target, TUNE_CTX), None, &mut |_, _| {}).unwrap();
-    let time = done.timings.iter().find(|t| t.name == "shard").unwrap().time;
-    let report = done.sharded.unwrap();
-    let (reductions, others) = moved(&done.module, done.module.func_named("decode_1").unwrap());
-    let held = |rank: u64| -> u64 {
-        let none = SymValues::default();
-        let of = |w: &glmc_ir::graph::Weight| Shard::of(&w.ty, &done.module.mesh, rank, &none).unwrap().bytes();
-        done.module.weights.values().map(of).sum()
+    let plan = dir.path().join("p");
+    let ran = on_eight_cards(&write(dir.path(), q8_0, false, 1), &plan);
+    assert_eq!((ran.code(), ran.class()), (3, ("memory".into(), "too-large".into())), "{ran:?}");
+    println!("refused: {:?}, {} MB: {}", ran.time, ran.peak >> 20, ran.error_line());
+    let part = |name: &str| -> u64 {
+        let line = ran.error_line();
+        let at = line.find(&format!("{name} ")).unwrap_or_else(|| panic!("no {name}: {line}"));
+        let digits = line[at + name.len() + 1..].chars().take_while(char::is_ascii_digit).collect::<String>();
+        digits.parse().unwrap_or_else(|e| panic!("{name}: {e}: {line}"))
     };
-    let ranks: Vec<u64> = (0..8).map(held).collect();
-    println!(
-        "shard: {time:?}, cut {}; a token: {:.2} ms, {reductions} reductions, {others} others; weights {ranks:?}",
-        report.cut,
-        1e3 * report.functions[0].seconds
-    );
-    assert!(report.fits);
-    assert!((78..=158).contains(&reductions) && others <= 2, "{reductions}, {others}");
-    let (least, most) = (ranks.iter().min().unwrap(), ranks.iter().max().unwrap());
-    assert!(*most <= 62_500_000_000 && (most - least) * 50 <= *most, "{ranks:?}");
-    assert!(time < Duration::from_secs(60), "{time:?}");
+    for name in ["kv cache", "index cache", "arena", "collective buffers", "context", "graphs", "reserve"] {
+        assert!(part(name) > 0, "{name}");
+    }
+    // An eighth of 753.9e9 parameters at 34 bytes for 32, without the draft head's layer.
+    let (weights, all) = (part("weights") as f64, 743.9e9 * 34.0 / 32.0);
+    assert!(weights >= all / 8.0 * 0.998 && weights < all / 8.0 * 1.05, "{weights}");
+    assert!(ran.time < Duration::from_secs(10) && ran.peak < 800 << 20, "{:?}, {}", ran.time, ran.peak);
+    assert!(!plan.exists());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::support::{glmc, names, tiny, tiny_plan};
+use super::support::{glmc, tiny, tiny_plan};
 
 fn s(p: &Path) -> &str {
     p.to_str().unwrap()
@@ -28,21 +28,44 @@ fn every_shipped_target_is_listed_with_its_figures() {
     let all = glmc(&["targets", "--json"]).ok().json();
     let all = all["targets"].as_array().unwrap();
     let people = glmc(&["targets"]).ok().out;
-    // One line each, and one that explains the mark.
-    assert_eq!((all.len(), people.lines().count()), (9, 10));
+    assert_eq!((all.len(), people.lines().count()), (9, 9));
     let dir = tempfile::tempdir().unwrap();
     for t in all {
         let name = t["name"].as_str().unwrap();
         assert!(people.contains(name));
         assert!(t["device"]["read_bytes_per_s"].as_f64().unwrap() > 1e8, "{t}");
         assert_eq!(t["link"].is_object(), t["ranks"].as_u64().unwrap() > 1, "{t}");
-        // What is not yet compiled for is said before anything is done.
-        if name != "cpu" {
-            let ran = glmc(&["compile", s(&tiny()), "-o", s(&dir.path().join("p")), "--target", name]);
-            assert_eq!((ran.code(), ran.class()), (3, ("unsupported".into(), "target".into())), "{ran:?}");
-        }
+        let plan = dir.path().join(name);
+        let c = glmc(&["compile", s(&tiny()), "-o", s(&plan), "--target", name, "--ctx", "256", "--json"]).ok().json();
+        assert_eq!((&c["target"], &c["ranks"]), (&t["name"], &t["ranks"]));
+        let gpu = t["arch"] != "cpu";
+        assert_eq!(c["kernels_compiled"], if gpu { Value::Bool(false) } else { Value::Null }, "{c}");
+        // Each part of the fullest rank's memory, and what its collectives need.
+        let ranks = c["memory_per_rank"].as_array().unwrap();
+        assert_eq!(ranks.len() as u64, t["ranks"].as_u64().unwrap());
+        let travels = c["collectives_per_step"].as_object().unwrap().values().any(|n| n.as_u64().unwrap() > 0);
+        assert!(ranks.iter().all(|r| (r["collectives"].as_u64().unwrap() > 0) == travels), "{c}");
+        let class = &c["predicted"]["decode"]["classes_s"]["collectives"];
+        assert_eq!(class.as_f64().unwrap() > 0.0, c["collectives_per_step"]["decode"].as_u64().unwrap() > 0, "{c}");
+        let e = glmc(&["explain", s(&plan), "--json"]).ok().json();
+        assert_eq!(e["predicted"], c["predicted"]);
+        assert_eq!(e["placement"]["ranks"].as_u64().unwrap_or(1), ranks.len() as u64);
     }
-    assert!(names(dir.path()).is_empty());
+}
+
+#[test]
+fn a_gpu_plan_says_when_its_kernels_are_compiled() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("p");
+    let args = ["compile", s(&tiny()), "-o", s(&plan), "--target", "8x-h200", "--ctx", "256"].map(str::to_owned);
+    let text = |more: &[&str]| {
+        let args: Vec<&str> = args.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        glmc(&args).ok().out
+    };
+    assert!(text(&[]).contains("kernels are compiled at the first run"));
+    assert!(text(&["--no-kernels"]).contains("kernels are compiled at the first run"));
+    let ran = glmc(&["run", s(&plan), "--prompt", "1"]);
+    assert_eq!((ran.code(), ran.class()), (3, ("plan".into(), "plan-target".into())), "{ran:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use crate::diag::Diagnostic;
 use crate::placement::{Mesh, local_type};
-use crate::ty::{Axis, PendingKind, Split, SymValues, TensorType};
+use crate::ty::{Axis, Split, SymValues, TensorType};
 
 /// How a collective changes the placement of its operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +56,7 @@ impl Collective {
         if let CollectiveKind::AllReduce | CollectiveKind::ReduceScatter { .. } = self.kind {
             let scatter = self.kind != CollectiveKind::AllReduce;
             match &arg.pending {
-                Some((PendingKind::Sum, a)) if *a == self.axis => t.pending = None,
+                Some((kind, a)) if kind.is_sum() && *a == self.axis => t.pending = None,
                 Some((_, a)) if *a == self.axis && !scatter => t.pending = None,
                 _ => {
                     let what = if scatter { "a sum pending" } else { "a value pending" };
@@ -64,8 +64,7 @@ impl Collective {
                     return Err(Diagnostic::new("reduce-not-pending", m).help("merge each pending value once"));
                 }
             }
-        } else if let Some((kind, a)) = arg.pending.as_ref().filter(|(k, a)| *k != PendingKind::Sum || *a == self.axis)
-        {
+        } else if let Some((kind, a)) = arg.pending.as_ref().filter(|(k, a)| !k.is_sum() || *a == self.axis) {
             // Parts of a sum are cut and joined like the sum; the parts of other merges have another form.
             let m = format!("`{op}` of {arg}, which is pending ({kind:?}) over {a}");
             return Err(Diagnostic::new("pending-nonlinear", m).help("all_reduce it first"));

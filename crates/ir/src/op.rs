@@ -66,6 +66,12 @@ pub trait OpDef: Clone + PartialEq + std::fmt::Debug + Serialize + for<'de> Dese
         self.linear_in(i)
     }
 
+    /// Whether the op computes each entry from entries at the same place only and gives zero wherever one of them is, so
+    /// that parts of which all but one are zero (`own`) stay so.
+    fn keeps_zero(&self) -> bool {
+        false
+    }
+
     /// Whether operand `i` may be given as stored blocks, which the op decodes on the way: `op(.., w, ..)` means
     /// `op(.., dequant w, ..)`. The one table of what decodes; [`Op::infer`] and [`Op::eval`] apply it.
     fn stored(&self, _i: usize) -> bool {
@@ -189,6 +195,11 @@ macro_rules! ops {
             /// See [`OpDef::linear_at`].
             pub fn linear_at(&self, i: usize, args: &[&TensorType]) -> bool {
                 match self { $(Op::$variant(o) => o.linear_at(i, args)),* }
+            }
+
+            /// See [`OpDef::keeps_zero`].
+            pub fn keeps_zero(&self) -> bool {
+                match self { $(Op::$variant(o) => o.keeps_zero()),* }
             }
 
             /// See [`OpDef::stored`].

@@ -10,8 +10,10 @@ use crate::shard_map::canonical;
 use crate::ty::{Axis, Extent, PendingKind, Split, TensorType};
 
 mod local;
+mod owner;
 
 pub use local::{local_op, local_type, softmax_part, topk_part};
+pub use owner::{Owner, owner, owner_of_step};
 
 /// Mesh axes with their sizes.
 pub type Mesh = IndexMap<Axis, u64>;
@@ -111,6 +113,9 @@ pub fn infer_on(op: &Op, args: &[&TensorType], mesh: &Mesh) -> Result<Vec<Tensor
 /// `split-mismatch` (one dim split in two ways or on some arguments only), `split-whole-dim` (a dim that the op needs
 /// whole), `pending-nonlinear` (a pending value meets an op that is not linear in it).
 pub fn propagate(op: &Op, args: &[&TensorType], results: &mut [TensorType]) -> Result<(), Diagnostic> {
+    if args.iter().any(|t| is_owned(t)) {
+        return propagate_owned(op, args, results);
+    }
     let rule = op.dim_rule(args, results);
     let mut split: Vec<Option<Split>> = vec![None; rule.roles.len()];
     for (arg, labels) in args.iter().zip(&rule.args) {
@@ -156,6 +161,47 @@ pub fn propagate(op: &Op, args: &[&TensorType], results: &mut [TensorType]) -> R
         Reshape::scale_units(args[0], &mut results[0]);
     }
     Ok(())
+}
+
+fn is_owned(t: &TensorType) -> bool {
+    matches!(t.pending, Some((PendingKind::Owned, _)))
+}
+
+/// [`propagate`] where operands are pending `own`: they stay so under what keeps zeros, and with experts of the same
+/// owners; anywhere else they are sums. Whether owners are the same is no question of types: see [`Owner`].
+fn propagate_owned(op: &Op, args: &[&TensorType], results: &mut [TensorType]) -> Result<(), Diagnostic> {
+    if let Op::Fused(f) = op {
+        let placed = f.placed(args)?;
+        results.iter_mut().zip(placed).for_each(|(r, t)| *r = t);
+        return Ok(());
+    }
+    let with = |pending: &dyn Fn(&Axis) -> Option<(PendingKind, Axis)>| -> Vec<TensorType> {
+        let of = |t: &TensorType| match &t.pending {
+            Some((PendingKind::Owned, a)) => TensorType { pending: pending(a), ..t.clone() },
+            _ => t.clone(),
+        };
+        args.iter().map(|t| of(t)).collect()
+    };
+    let axes: Vec<&Axis> = args.iter().filter(|t| is_owned(t)).filter_map(|t| Some(&t.pending.as_ref()?.1)).collect();
+    let one = axes.windows(2).all(|w| w[0] == w[1]);
+    let alone = args.iter().all(|t| t.pending.is_none() || is_owned(t));
+    let experts = matches!(op, Op::GroupedMatmul(_)) && args.iter().skip(1).all(|t| t.pending.is_none());
+    if one && alone && (op.keeps_zero() || experts) {
+        let finished = with(&|_| None);
+        let mut placed = results.to_vec();
+        propagate(op, &finished.iter().collect::<Vec<_>>(), &mut placed)?;
+        let own = Some((PendingKind::Owned, axes[0].clone()));
+        let stays = match op.keeps_zero() {
+            true => placed.iter().all(|t| t.pending.is_none()),
+            false => placed.iter().all(|t| t.pending == own),
+        };
+        if stays {
+            results.iter_mut().zip(placed).for_each(|(r, t)| *r = TensorType { pending: own.clone(), ..t });
+            return Ok(());
+        }
+    }
+    let sums = with(&|a| Some((PendingKind::Sum, a.clone())));
+    propagate(op, &sums.iter().collect::<Vec<_>>(), results)
 }
 
 fn mismatch(op: &Op, what: String) -> Diagnostic {

@@ -272,6 +272,9 @@ impl fmt::Display for Dim {
 pub enum PendingKind {
     /// The value is the sum of the ranks' parts.
     Sum,
+    /// Such a sum, and each entry is zero on all ranks but one: the one that holds the position which was named for the
+    /// entry. What maps zeros to zeros may be done to the parts; see [`crate::placement::Owner`].
+    Owned,
     /// The value is the maximum of the ranks' parts.
     Max,
     /// Attention split over context: parts merge by (max, sum, weighted value).
@@ -282,12 +285,18 @@ pub enum PendingKind {
 
 impl PendingKind {
     /// All kinds with their text forms.
-    pub const ALL: [(PendingKind, &'static str); 4] = [
+    pub const ALL: [(PendingKind, &'static str); 5] = [
         (PendingKind::Sum, "+"),
+        (PendingKind::Owned, "own+"),
         (PendingKind::Max, "max+"),
         (PendingKind::Softmax, "softmax+"),
         (PendingKind::TopK, "topk+"),
     ];
+
+    /// Whether the value is the sum of its parts.
+    pub fn is_sum(self) -> bool {
+        matches!(self, PendingKind::Sum | PendingKind::Owned)
+    }
 
     /// The text form, directly followed by the axis: `+tp`, `max+tp`, ...
     pub fn sigil(self) -> &'static str {

@@ -224,6 +224,38 @@ fn two_merges_are_not_pending_at_once() {
     assert_eq!(infer(&GroupedMatmul {}.into(), &args), Err("split-mismatch"));
 }
 
+#[test]
+fn what_lies_on_one_rank_stays_there_under_what_keeps_zeros_and_is_a_sum_elsewhere() {
+    let ty = |s: &str| parse_type(s).expect("a type");
+    let one = |op: Op, args: &[&str]| -> Result<String, &'static str> {
+        let args: Vec<_> = args.iter().map(|s| ty(s)).collect();
+        infer(&op, &args).map(|r| r[0].to_string())
+    };
+    let (own, whole) = ("f32[T, 2, 8] own+tp", "f32[T, 2, 8]");
+    for op in [Op::from(Silu {}), Relu {}.into(), Scale { factor: 2.0 }.into()] {
+        assert_eq!(one(op, &[own]).as_deref(), Ok(own));
+    }
+    for args in [[own, whole], [whole, own], [own, own]] {
+        assert_eq!(one(Mul {}.into(), &args).as_deref(), Ok(own));
+    }
+    assert_eq!(one(Sigmoid {}.into(), &[own]), Err("pending-nonlinear"));
+    assert_eq!(one(Mul {}.into(), &[own, "f32[T, 2, 8] +tp"]), Err("pending-nonlinear"));
+    assert_eq!(one(Mul {}.into(), &[own, "f32[T, 2, 8] own+dp"]), Err("split-mismatch"));
+    assert_eq!(one(Add {}.into(), &[own, whole]), Err("pending-nonlinear"));
+    assert_eq!(one(Add {}.into(), &[own, own]).as_deref(), Ok("f32[T, 2, 8] +tp"));
+    assert_eq!(one(Add {}.into(), &[own, "f32[T, 2, 8] +tp"]).as_deref(), Ok("f32[T, 2, 8] +tp"));
+    let (experts, ids) = ("f32[6/tp, 4, 8]", "i32[T, 2]");
+    let grouped = |x, w| one(GroupedMatmul {}.into(), &[x, w, ids]);
+    assert_eq!(grouped(own, experts).as_deref(), Ok("f32[T, 2, 4] own+tp"));
+    assert_eq!(grouped(own, "f32[6, 4, 8]").as_deref(), Ok("f32[T, 2, 4] +tp"));
+    assert_eq!(grouped(own, "f32[6/dp, 4, 8]"), Err("split-mismatch"));
+    assert_eq!(grouped(own, "f32[6, 4/dp, 8]").as_deref(), Ok("f32[T, 2, 4/dp] +tp"));
+    assert_eq!(one(Matmul::new("tjn,tj->tn").into(), &[own, "f32[T, 2]"]).as_deref(), Ok("f32[T, 8] +tp"));
+    assert_eq!(one(AllReduce { axis: "tp".into() }.into(), &[own]).as_deref(), Ok(whole));
+    let scatter = ReduceScatter { axis: "tp".into(), dim: 0, unit: 1 };
+    assert_eq!(one(scatter.into(), &[own]).as_deref(), Ok("f32[T/tp, 2, 8]"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 

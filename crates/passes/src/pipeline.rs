@@ -14,7 +14,11 @@ use crate::shard::{self, Shard};
 
 /// The module passes in order, for a machine.
 pub fn passes(machine: &Machine) -> Vec<Box<dyn Pass>> {
-    vec![Box::new(Canonicalise), Box::new(Saturate::new(machine.clone())), Box::new(Shard::new(machine.clone()))]
+    vec![
+        Box::new(Canonicalise),
+        Box::new(Saturate::new(machine.clone())),
+        Box::new(Shard::new(machine.clone()).explained()),
+    ]
 }
 
 /// The stage before all passes.

@@ -45,7 +45,7 @@ impl Fused {
     }
 
     /// The meaning on placed operands: every value's type, or the rule that the placements break.
-    fn placed(&self, args: &[&TensorType]) -> Result<Vec<TensorType>, Diagnostic> {
+    pub(crate) fn placed(&self, args: &[&TensorType]) -> Result<Vec<TensorType>, Diagnostic> {
         let global: Vec<TensorType> = args.iter().map(|t| placement::strip(t)).collect();
         let f = self.kernel.meaning(&global.iter().collect::<Vec<_>>())?;
         let mut types: Vec<TensorType> = f.values.values().map(|v| v.ty.clone()).collect();
@@ -109,6 +109,13 @@ impl Fused {
             positions.extend(held(&of.positions, &data.args));
             counts.extend(held(&of.counts, &data.args));
             found.extend(held(&of.found, &data.results));
+        }
+        // Dims that one value holds positions of are one dim: a rank sees the positions in its part in one way.
+        for (i, (v, class)) in positions.iter().enumerate() {
+            if let Some((_, other)) = positions[..i].iter().find(|(w, _)| w == v) {
+                let (a, b) = (root(&mut parent, *class), root(&mut parent, *other));
+                parent[a] = b;
+            }
         }
         let mut label_of: Vec<Option<usize>> = vec![None; dims];
         let mut of = |v: Value| -> Vec<usize> {

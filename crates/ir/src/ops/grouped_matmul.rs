@@ -1,5 +1,6 @@
 //! `grouped_matmul`: each token with the experts it chose, `y[t, j, n] = sum_k w[ids[t, j], n, k] * x[t, (j,) k]`.
-//! A negative id means "no expert" and gives zeros. A split over experts leaves a pending sum.
+//! A negative id means "no expert" and gives zeros. A split over experts leaves each entry on the rank that
+//! holds the chosen expert, and zeros elsewhere.
 
 use serde::{Deserialize, Serialize};
 
@@ -42,7 +43,7 @@ impl OpDef for GroupedMatmul {
     fn dim_rule(&self, args: &[&TensorType], _: &[TensorType]) -> DimRule {
         let mut rule = DimRule::default();
         let (t, j, n) = (rule.label(Role::Map), rule.label(Role::Map), rule.label(Role::Map));
-        let (e, k) = (rule.label(Role::Reduce(PendingKind::Sum)), rule.label(Role::Reduce(PendingKind::Sum)));
+        let (e, k) = (rule.label(Role::Reduce(PendingKind::Owned)), rule.label(Role::Reduce(PendingKind::Sum)));
         let x = if args[0].rank() == 3 { vec![t, j, k] } else { vec![t, k] };
         rule.args = vec![x, vec![e, n, k], vec![t, j]];
         rule.results = vec![vec![t, j, n]];

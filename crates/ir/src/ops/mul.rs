@@ -29,6 +29,10 @@ impl OpDef for Mul {
         elementwise::zip(args[0], args[1], |a, b| a * b)
     }
 
+    fn keeps_zero(&self) -> bool {
+        true
+    }
+
     fn stored(&self, _: usize) -> bool {
         true
     }

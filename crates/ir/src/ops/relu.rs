@@ -29,6 +29,10 @@ impl OpDef for Relu {
         elementwise::map(args[0], |x| if x < 0.0 { 0.0 } else { x })
     }
 
+    fn keeps_zero(&self) -> bool {
+        true
+    }
+
     fn stored(&self, _: usize) -> bool {
         true
     }

@@ -36,6 +36,10 @@ impl OpDef for Scale {
         elementwise::map(args[0], |x| self.factor * x)
     }
 
+    fn keeps_zero(&self) -> bool {
+        true
+    }
+
     fn flops(&self, _: &[&TensorType], results: &[TensorType], syms: &SymValues) -> u64 {
         elementwise::flops(&results[0], syms, 1)
     }

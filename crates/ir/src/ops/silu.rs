@@ -29,6 +29,10 @@ impl OpDef for Silu {
         elementwise::map(args[0], |x| x / (1.0 + (-x).exp()))
     }
 
+    fn keeps_zero(&self) -> bool {
+        true
+    }
+
     fn stored(&self, _: usize) -> bool {
         true
     }

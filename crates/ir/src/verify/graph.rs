@@ -1,6 +1,6 @@
 //! Owns the order of the graph rules. Never owns a rule.
 
-use super::{calls, state, structure, types, weights};
+use super::{calls, owners, state, structure, types, weights};
 use crate::diag::{Diagnostic, Diagnostics};
 use crate::entities::FuncId;
 use crate::graph::{Function, Module};
@@ -58,6 +58,7 @@ fn function_rules(s: &Scope<'_>, origins: &state::Origins, found: &mut Vec<Diagn
     structure::unused_results(s, found);
     types::values(s, found);
     types::inference(s, found);
+    owners::same_owners(s, found);
     calls::order(s, found);
     calls::entry_params(s, found);
     state::linear(s, found);

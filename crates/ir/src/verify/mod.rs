@@ -1,12 +1,13 @@
 //! Owns the verifiers: what a module must satisfy before anything relies on it. Collects every finding, never mends,
 //! never panics, whatever the module holds.
 //!
-//! Each code has one meaning and one sentence, in [`CODES`]; `structure`, `types`, `weights`, `calls`, `state` hold
+//! Each code has one meaning and one sentence, in [`CODES`]; `structure`, `types`, `weights`, `calls`, `state`, `owners` hold
 //! one function a rule. Places of findings: `@func %value`, `@func return`, `@func`, `weight @name`, `sym S`, or empty
 //! for the module.
 
 mod calls;
 mod graph;
+mod owners;
 pub mod plan;
 mod state;
 mod structure;
@@ -41,6 +42,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("call-order", "a function calls one that stands after it"),
     ("duplicate-name", "two functions, weights, results or values have one name"),
     ("gather-not-split", "a value is gathered or re-split over an axis that it is not split over"),
+    ("owner-mismatch", "values of which each entry lies on one rank meet, and not the same one"),
     ("pending-nonlinear", "a value that is still to be merged over ranks meets an op that needs the merged value"),
     ("piece-order", "producer and consumer of a joined dim name other pieces or another order"),
     ("piece-unknown", "a piece is taken that the operand does not have"),

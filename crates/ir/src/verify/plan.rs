@@ -21,6 +21,7 @@
 mod arena;
 mod args;
 mod memory;
+mod owners;
 mod structure;
 mod weights;
 
@@ -84,6 +85,7 @@ pub fn verify_plan(plan: &Plan) -> Result<(), Diagnostics> {
     if out.is_empty() {
         for phase in &plan.phases {
             args::check(plan, phase, &mut out);
+            owners::check(plan, phase, &mut out);
             memory::buffers(phase, &mut out);
             memory::results(phase, &mut out);
             arena::check(plan, phase, &mut out);

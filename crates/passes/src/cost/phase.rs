@@ -2,13 +2,13 @@
 
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::kernel::Access;
-use glmc_ir::placement::strip;
-use glmc_ir::plan::{Mem, Phase, PhaseKind, Plan, Recipe, Step};
+use glmc_ir::placement::{Mesh, strip};
+use glmc_ir::plan::{Arg, Mem, Phase, PhaseKind, Plan, Recipe, Step};
 use glmc_ir::ty::{Axis, SymValues, TensorType};
 use indexmap::IndexMap;
 use serde::Serialize;
 
-use super::{Bytes, Classes, CollectiveCost, Unit};
+use super::{Bytes, Classes, CollectiveCost, Exchange, Spread, Unit};
 use crate::target::Target;
 
 /// What one step of a phase costs on one rank.
@@ -28,8 +28,10 @@ pub struct PhaseCost {
     pub bytes: Bytes,
     /// Floating-point operations.
     pub flops: u64,
-    /// Launches.
+    /// Launches, those of collectives too.
     pub launches: u64,
+    /// Collectives in which something travels.
+    pub collectives: u64,
     /// Weights and caches alone at the target's bandwidth, in seconds: no step is faster.
     pub limit_s: f64,
 }
@@ -40,6 +42,7 @@ impl PhaseCost {
         self.classes_s.add_collective(target, cost);
         self.step_s = self.classes_s.total();
         self.launches += 1;
+        self.collectives += 1;
     }
 
     /// How near the step is to the byte limit, at most 1.
@@ -69,6 +72,8 @@ struct Moved<'a> {
     mem: Mem,
     ty: &'a TensorType,
     bytes: u64,
+    /// Of split experts: how the choices fall on the ranks.
+    spread: Option<Spread>,
 }
 
 /// What a launch moves and computes, on all ranks together as if no value were held twice.
@@ -76,27 +81,35 @@ struct Launch<'a> {
     moved: Vec<Moved<'a>>,
     flops: u64,
     unit: Unit,
+    spread: Option<Spread>,
 }
 
-fn launch<'a>(step: &'a Step, syms: &SymValues, target: &Target) -> Result<Launch<'a>, Diagnostic> {
+fn launch<'a>(step: &'a Step, mesh: &Mesh, syms: &SymValues, target: &Target) -> Result<Launch<'a>, Diagnostic> {
     let inputs: Vec<_> = step.args.iter().filter(|a| a.access != Access::Write).collect();
     let global: Vec<TensorType> = inputs.iter().map(|a| strip(&a.ty)).collect();
     let types: Vec<&TensorType> = global.iter().collect();
     let reads = step.kernel.input_reads(&types, syms)?;
     let work = step.kernel.work(&types, syms)?;
-    let mut moved: Vec<Moved<'_>> =
-        inputs.iter().zip(reads).map(|(a, bytes)| Moved { mem: a.mem, ty: &a.ty, bytes }).collect();
+    let placed: Vec<&TensorType> = inputs.iter().map(|a| &a.ty).collect();
+    let spread = Spread::of(&step.kernel, &placed, mesh, syms);
+    let of = |(i, (a, bytes)): (usize, (&&'a Arg, u64))| Moved {
+        mem: a.mem,
+        ty: &a.ty,
+        bytes,
+        spread: spread.filter(|_| Spread::cuts(&step.kernel, i, &a.ty)),
+    };
+    let mut moved: Vec<Moved<'_>> = inputs.iter().zip(reads).enumerate().map(of).collect();
     let mut updated = work.write;
     for a in step.args.iter().filter(|a| a.access == Access::Write) {
         let bytes = a.ty.bytes(syms).unwrap_or(0);
         updated = updated.saturating_sub(bytes);
-        moved.push(Moved { mem: a.mem, ty: &a.ty, bytes });
+        moved.push(Moved { mem: a.mem, ty: &a.ty, bytes, spread: None });
     }
     // What is written beyond the outputs is written into state.
     if let Some(a) = step.args.iter().find(|a| a.access == Access::Update) {
-        moved.push(Moved { mem: a.mem, ty: &a.ty, bytes: updated });
+        moved.push(Moved { mem: a.mem, ty: &a.ty, bytes: updated, spread: None });
     }
-    Ok(Launch { moved, flops: work.flops, unit: Unit::of(&step.kernel, &types, target) })
+    Ok(Launch { moved, flops: work.flops, unit: Unit::of(&step.kernel, &types, target), spread })
 }
 
 /// The axes that cut a value.
@@ -124,10 +137,12 @@ fn weight_bytes(w: &Recipe, rank: usize, bytes: u64) -> u64 {
 }
 
 fn on_rank(plan: &Plan, m: &Moved<'_>, rank: usize) -> Bytes {
-    match m.mem {
-        Mem::Weight(w) => Bytes { weights: weight_bytes(&plan.weights[w], rank, m.bytes), ..Bytes::default() },
-        Mem::State(_) => Bytes { caches: local_bytes(m.ty, m.bytes, &plan.mesh), ..Bytes::default() },
-        Mem::Param(_) | Mem::Buf(_) => Bytes { other: local_bytes(m.ty, m.bytes, &plan.mesh), ..Bytes::default() },
+    match (m.mem, m.spread) {
+        // On the rank that most choices fall on, which is none in particular.
+        (Mem::Weight(_), Some(s)) => Bytes { weights: s.bytes(m.bytes), ..Bytes::default() },
+        (Mem::Weight(w), None) => Bytes { weights: weight_bytes(&plan.weights[w], rank, m.bytes), ..Bytes::default() },
+        (Mem::State(_), _) => Bytes { caches: local_bytes(m.ty, m.bytes, &plan.mesh), ..Bytes::default() },
+        (Mem::Param(_) | Mem::Buf(_), _) => Bytes { other: local_bytes(m.ty, m.bytes, &plan.mesh), ..Bytes::default() },
     }
 }
 
@@ -144,22 +159,35 @@ fn nominal(phase: &Phase, tune_ctx: u64) -> (SymValues, u64) {
 /// The cost of one step of `phase` on each rank, with `tune_ctx` visible positions or the plan's bound.
 ///
 /// # Errors
-/// A launch whose contract refuses its arguments; the verifier finds it first.
+/// A launch whose contract refuses its arguments; the verifier finds it first. `no-link`: a collective of ranks that
+/// nothing joins.
 pub fn phase_costs(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64) -> Result<Vec<PhaseCost>, Diagnostic> {
     let (syms, context) = nominal(phase, tune_ctx);
-    let launches = phase.steps.iter().map(|s| launch(s, &syms, target)).collect::<Result<Vec<_>, _>>()?;
+    let (mut launches, mut exchanges) = (Vec::new(), Vec::new());
+    for step in &phase.steps {
+        match Exchange::of(step, &plan.mesh, &syms)? {
+            Some(e) => {
+                let none = || Diagnostic::new("no-link", format!("nothing joins the ranks of `{}`", step.name));
+                exchanges.push(e.cost(target, &plan.mesh).ok_or_else(none)?);
+            }
+            None => launches.push(launch(step, &plan.mesh, &syms, target)?),
+        }
+    }
     let cost = |rank: usize| {
         let (mut classes, mut bytes, mut flops) = (Classes::default(), Bytes::default(), 0u64);
         for l in &launches {
             let mut moved = Bytes::default();
             l.moved.iter().for_each(|m| moved += on_rank(plan, m, rank));
-            let own = l.flops / ways(&plan.mesh, l.moved.iter().flat_map(|m| axes(m.ty)));
+            let own = match l.spread {
+                Some(s) => s.flops(l.flops),
+                None => l.flops / ways(&plan.mesh, l.moved.iter().flat_map(|m| axes(m.ty))),
+            };
             classes.add_launch(target, moved, own, l.unit);
             bytes += moved;
             flops = flops.saturating_add(own);
         }
         let limit_s = (bytes.weights as f64 + bytes.caches as f64) / target.device.read_bytes_per_s;
-        PhaseCost {
+        let mut cost = PhaseCost {
             phase: phase.name.clone(),
             tokens: phase.tokens,
             context,
@@ -168,8 +196,11 @@ pub fn phase_costs(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64) -
             bytes,
             flops,
             launches: launches.len() as u64,
+            collectives: 0,
             limit_s,
-        }
+        };
+        exchanges.iter().for_each(|e| cost.add_collective(target, e));
+        cost
     };
     Ok((0..plan.target.ranks as usize).map(cost).collect())
 }
@@ -198,8 +229,8 @@ pub fn bytes_per_token(plan: &Plan, target: &Target, tune_ctx: u64) -> Result<To
     let Some(phase) = smallest_decode(plan) else { return Ok(sum) };
     let (syms, _) = nominal(phase, tune_ctx);
     let mut once = vec![0u64; plan.weights.len()];
-    for step in &phase.steps {
-        for m in &launch(step, &syms, target)?.moved {
+    for step in phase.steps.iter().filter(|s| s.kernel.collective().is_none()) {
+        for m in &launch(step, &plan.mesh, &syms, target)?.moved {
             if let Mem::Weight(w) = m.mem {
                 let seen = &mut once[w.as_u32() as usize];
                 *seen = m.bytes.max(*seen).min(plan.weights[w].span.bytes);

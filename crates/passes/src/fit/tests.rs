@@ -3,7 +3,6 @@
 use glmc_ir::plan::{FORMAT, Model, Target as PlanTarget};
 
 use super::*;
-use crate::cost::Collective;
 use crate::lower;
 use crate::pass::PassCx;
 use crate::schedule::{EntryInfo, schedule};
@@ -76,7 +75,7 @@ fn target(memory: Option<u64>) -> Target {
 #[test]
 fn every_part_is_counted() {
     let (p, t) = (plan(100, 2), target(None));
-    let fit = Fit { plan: &p, target: &t, exchanges: &[] };
+    let fit = Fit { plan: &p, target: &t };
     let needs = fit.needs().unwrap();
     assert_eq!(needs.len(), 1);
     let n = &needs[0];
@@ -91,20 +90,51 @@ fn every_part_is_counted() {
 }
 
 #[test]
-fn slots_of_the_largest_exchange_are_counted_once() {
-    let mut p = plan(100, 1);
-    p.target.ranks = 8;
-    let t = Target::named("8x-h200").unwrap();
-    let exchange = |bytes| Exchange { kind: Collective::AllReduce, bytes };
-    let slots = |e: &[Exchange]| Fit { plan: &p, target: &t, exchanges: e }.needs().unwrap()[7].collectives;
-    assert_eq!(slots(&[]), 0);
-    assert_eq!(slots(&[exchange(1000), exchange(3000), exchange(3000)]), 2 * (8 * 3000 + 8 * 32 * 128));
+fn each_rank_counts_what_it_holds_and_the_slots_of_the_largest_exchange() {
+    let text = "module m mesh(tp: 4) {
+  sym S <= 64
+  weight @w = \"w\" part 0 at 0 size 2560 : f32[10/tp, 64]
+  entry @decode_1(%tokens: i32[1], %row: i32[1], %rows: i32[1, S], %a.kv: state f32[64/tp:24, 32])
+      -> (z: f32[1, 10], seen: f32[1, S, 32], a.kv: state f32[64/tp:24, 32]) {
+    %x = gather @w, %tokens : f32[1, 64] +tp
+    %y = all_reduce %x {axis: \"tp\"} : f32[1, 64]
+    %z = matmul %y, @w {spec: \"tk,nk->tn\"} : f32[1, 10/tp]
+    %zw = all_gather %z {axis: \"tp\"} : f32[1, 10]
+    %h = reshape %y {dims: [\"2\", \"32\"]} : f32[2, 32]
+    %one = gather %h, %tokens : f32[1, 32]
+    %kv_2 = append %a.kv, %row, %one : state f32[64/tp:24, 32]
+    %old = gather %kv_2, %rows : f32[1, S, 32] +tp
+    %seen = all_reduce %old {axis: \"tp\"} : f32[1, S, 32]
+    return z: %zw, seen: %seen, a.kv: %kv_2
+  }
+}
+";
+    let m = glmc_ir::text::parse_module(text).unwrap();
+    glmc_ir::verify::verify_module(&m).unwrap();
+    let lowered = lower::lower(&m, &mut PassCx::new(None)).unwrap();
+    let entries = [EntryInfo { func: "decode_1".into(), kind: PhaseKind::Decode, tokens: 1 }];
+    let s = schedule(&m, &lowered, &entries).unwrap();
+    let mut p = plan(64, 1);
+    (p.mesh, p.weights, p.states, p.phases) = (m.mesh, s.weights, s.states, s.phases);
+    p.target.ranks = 4;
+    let mut t = Target::named("8x-h200").unwrap();
+    t.ranks = 4;
+    let needs = Fit { plan: &p, target: &t }.needs().unwrap();
+    // Rows 3, 3, 2, 2 of 256 bytes; pool rows in units of 24: 24, 24, 16 and none.
+    let held: Vec<(u64, u64)> = needs.iter().map(|n| (n.weights, n.cache_bytes())).collect();
+    assert_eq!(held, [(768, 24 * 128), (768, 24 * 128), (512, 16 * 128), (512, 0)]);
+    // The largest: 64 positions of 128 bytes, one-shot, two slots; flags of 4 ranks.
+    let slots = |n: &Need| n.collectives;
+    assert!(needs.iter().all(|n| slots(n) == 2 * (4 * 64 * 128 + 4 * 32 * 128)), "{needs:?}");
+    // At 16 positions a fourth of them.
+    let at = Fit { plan: &p, target: &t }.needs_at(&Limits { ctx: 16, ..p.limits.clone() }).unwrap();
+    assert!(at.iter().all(|n| slots(n) == 2 * (4 * 16 * 128 + 4 * 32 * 128)), "{at:?}");
 }
 
 #[test]
 fn needs_at_other_limits_are_those_of_plans_made_for_them() {
     let (p, t) = (plan(100, 8), target(None));
-    let fit = Fit { plan: &p, target: &t, exchanges: &[] };
+    let fit = Fit { plan: &p, target: &t };
     let mut compared = 0;
     for ctx in 1..=100 {
         let made = plan(ctx, 8);
@@ -125,7 +155,7 @@ fn what_is_said_to_fit_is_the_largest_that_does() {
     let p = plan(100, 8);
     let total = |limits: &Limits| {
         let t = target(None);
-        Fit { plan: &p, target: &t, exchanges: &[] }.needs_at(limits).unwrap()[0].total()
+        Fit { plan: &p, target: &t }.needs_at(limits).unwrap()[0].total()
     };
     let by_ctx: Vec<u64> = (1..=100).map(|ctx| total(&plan(ctx, 1).limits.with_batch(8))).collect();
     let by_batch: Vec<(u64, u64)> = [1, 2, 4].map(|b| (b, total(&p.limits.with_batch(b)))).into();
@@ -133,7 +163,7 @@ fn what_is_said_to_fit_is_the_largest_that_does() {
     let (mut refused, mut no_ctx, mut some_batch) = (0, 0, 0);
     for memory in (10_000..most + 2_000).step_by(997).chain([most - 1, most]) {
         let t = target(Some(memory));
-        let found = Fit { plan: &p, target: &t, exchanges: &[] }.check().unwrap();
+        let found = Fit { plan: &p, target: &t }.check().unwrap();
         let Err(e) = found else {
             assert!(memory >= most);
             continue;

@@ -10,6 +10,7 @@ use glmc_ir::graph::{Function, InstKind, Module, ValueDef};
 use glmc_ir::placement::{DimRule, strip};
 use glmc_ir::ty::{Elem, PendingKind};
 
+use super::owners::Owners;
 use super::place::{Place, World};
 use super::solve::{Found, Problem};
 use super::table::{CALLEES, Config, Slot, Start, configs, rules};
@@ -48,7 +49,7 @@ pub struct Search<'a> {
     /// Every problem so far; calls refer to it.
     pub solved: Vec<Solved>,
     memo: HashMap<(FuncId, Vec<Option<Place>>), usize>,
-    rules: HashMap<FuncId, (Vec<Option<DimRule>>, Units)>,
+    rules: HashMap<FuncId, (Vec<Option<DimRule>>, Units, Owners)>,
 }
 
 impl<'a> Search<'a> {
@@ -145,19 +146,19 @@ impl<'a> Search<'a> {
         let f = &m.funcs[func];
         self.rules.entry(func).or_insert_with(|| {
             let rules = rules(f);
-            let units = Units::of(m, f, &rules);
-            (rules, units)
+            let (units, owners) = (Units::of(m, f, &rules), Owners::of(f, &rules));
+            (rules, units, owners)
         });
         let mut slots = self.slots(f, &given);
         let (mut all, mut cut) = (Vec::new(), false);
         for (i, inst) in f.body.iter().enumerate() {
             let ways = match &f.insts[*inst].kind {
                 InstKind::Op(_) => {
-                    let (rules, units) = &self.rules[&func];
+                    let (rules, units, owners) = &self.rules[&func];
                     let rule = rules[i].as_ref();
-                    rule.map_or_else(Vec::new, |r| configs(f, *inst, r, units, self.world, &mut slots))
+                    rule.map_or_else(Vec::new, |r| configs(f, *inst, r, units, owners, self.world, &mut slots))
                 }
-                InstKind::Call { func: callee, .. } => self.call(func, *inst, *callee, &mut slots, &mut cut),
+                InstKind::Call { func: callee, .. } => self.call(func, *inst, *callee, &all, &mut slots, &mut cut),
             };
             all.push(ways);
         }
@@ -195,18 +196,20 @@ impl<'a> Search<'a> {
         slots
     }
 
-    /// The ways of a call: each solution of the callee, for each way that its operands may come.
+    /// The ways of a call: each solution of the callee, for each way that its operands may come. `before` has the ways of
+    /// the instructions before it.
     fn call(
         &mut self,
         func: FuncId,
         inst: Inst,
         callee: FuncId,
+        before: &[Vec<Config>],
         slots: &mut SecondaryMap<Value, Option<Slot>>,
         cut: &mut bool,
     ) -> Vec<Config> {
         let f = &self.m.funcs[func];
         let data = &f.insts[inst];
-        let all: Vec<Vec<Option<Place>>> = data.args.iter().map(|a| self.comes(func, *a, slots)).collect();
+        let all: Vec<Vec<Option<Place>>> = data.args.iter().map(|a| self.comes(func, *a, before, slots)).collect();
         let count = all.iter().map(Vec::len).product::<usize>();
         // Too many: operands that need not be anywhere else come whole.
         let short = count > MOST_CALLS;
@@ -258,15 +261,27 @@ impl<'a> Search<'a> {
     }
 
     /// The ways in which operand `a` of a call may come, the plainest first; none where the callee decides.
-    fn comes(&self, func: FuncId, a: Value, slots: &SecondaryMap<Value, Option<Slot>>) -> Vec<Option<Place>> {
+    fn comes(
+        &self,
+        func: FuncId,
+        a: Value,
+        before: &[Vec<Config>],
+        slots: &SecondaryMap<Value, Option<Slot>>,
+    ) -> Vec<Option<Place>> {
         let f = &self.m.funcs[func];
         let Some(slot) = &slots[a] else { return Vec::new() };
         if let (Start::Given(k), true) = (slot.start, slot.fixed) {
             return vec![slot.places.get(usize::from(k)).copied()];
         }
         let uses = f.body.iter().flat_map(|i| &f.insts[*i].args).chain(f.results.iter().map(|(_, v)| v));
-        if slot.start == Start::Free && uses.filter(|v| **v == a).count() == 1 {
+        let once = uses.filter(|v| **v == a).count() == 1;
+        if slot.start == Start::Free && once {
             return vec![None];
+        }
+        // What nobody else reads comes as it is made: the callee can move it as cheaply as the caller.
+        if once {
+            let made = self.made_at(f, a, before, slot);
+            return made.into_iter().map(Some).collect();
         }
         // Step parameters and selections pass between functions whole.
         if slot.ty.elem == Elem::I32 {
@@ -284,6 +299,21 @@ impl<'a> Search<'a> {
             }
         }
         out
+    }
+
+    /// The places that the ways `before` leave `a` at.
+    fn made_at(&self, f: &Function, a: Value, before: &[Vec<Config>], slot: &Slot) -> Vec<Place> {
+        let mut at: Vec<u8> = match (slot.start, f.values[a].def) {
+            (Start::Given(k), _) => vec![k],
+            (_, ValueDef::Result(inst, r)) => {
+                let ways = f.body.iter().position(|i| *i == inst).and_then(|i| before.get(i));
+                ways.into_iter().flatten().filter_map(|c| c.results.get(r as usize).copied()).collect()
+            }
+            _ => Vec::new(),
+        };
+        at.sort_unstable();
+        at.dedup();
+        at.into_iter().filter_map(|k| slot.places.get(usize::from(k)).copied()).collect()
     }
 
     /// Leaves only ways that read the function's own weights and pools whole.

@@ -10,6 +10,7 @@
 
 pub mod calls;
 pub mod insert;
+pub mod owners;
 pub mod place;
 pub mod report;
 pub mod solve;

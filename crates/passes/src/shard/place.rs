@@ -8,7 +8,7 @@ use glmc_ir::placement::{Mesh, local_type, strip};
 use glmc_ir::shard_map::{canonical, check, largest_bytes};
 use glmc_ir::ty::{Axis, Dim, Elem, PendingKind, Split, SymValues, TensorType};
 
-use crate::cost::{Collective, collective, launch_seconds};
+use crate::cost::{Exchange, Spread, launch_seconds};
 use crate::lower::single;
 use crate::target::Target;
 
@@ -50,7 +50,6 @@ pub struct World<'t> {
     pub axis: Axis,
     /// Nominal values of the symbols.
     pub syms: SymValues,
-    ranks: Vec<u32>,
 }
 
 impl<'t> World<'t> {
@@ -58,7 +57,7 @@ impl<'t> World<'t> {
     pub fn new(target: &'t Target, axis: &str, syms: SymValues) -> Self {
         let axis = Axis::from(axis);
         let mesh = Mesh::from([(axis.clone(), u64::from(target.ranks))]);
-        World { target, mesh, axis, syms, ranks: (0..target.ranks).collect() }
+        World { target, mesh, axis, syms }
     }
 
     /// `t` placed: with no unit that changes no cut.
@@ -80,6 +79,16 @@ impl<'t> World<'t> {
     pub fn legal(&self, t: &TensorType) -> bool {
         let used = t.dims.iter().filter_map(Dim::axis).count() + usize::from(t.pending.is_some());
         used <= 1 && check(t, &self.mesh).is_ok() && self.local(t).is_ok()
+    }
+
+    /// Whether a split of `t`, if it has one, divides anything: of a dim of one unit one rank would hold all, compute as
+    /// much as with the whole and make all others wait.
+    pub fn divides(&self, t: &TensorType) -> bool {
+        if t.dims.iter().all(|d| d.split.is_none()) {
+            return true;
+        }
+        let part = self.local(t).ok().and_then(|p| p.elems(&self.syms));
+        part.is_none_or(|n| strip(t).elems(&self.syms).is_none_or(|all| n < all))
     }
 
     /// The largest rank's part.
@@ -105,6 +114,9 @@ impl<'t> World<'t> {
         if by_table && matches!(op, Op::Gather(_)) && args[0].state && results[0].pending.is_none() {
             return 0.0;
         }
+        if let Some(seconds) = self.of_split_experts(op, args, results) {
+            return seconds;
+        }
         let parts = |ts: &[TensorType]| ts.iter().map(|t| self.local(t)).collect::<Result<Vec<_>, _>>();
         let (Ok(args), Ok(results)) = (parts(args), parts(results)) else { return f64::INFINITY };
         let args: Vec<&TensorType> = args.iter().collect();
@@ -116,6 +128,24 @@ impl<'t> World<'t> {
             read = read.saturating_sub(self.unread(a, &args, again));
         }
         launch_seconds(self.target, read.saturating_add(work.write), work.flops, unit)
+    }
+
+    /// Seconds of a launch whose experts are split, on the rank that most choices fall on.
+    fn of_split_experts(&self, op: &Op, args: &[TensorType], results: &[TensorType]) -> Option<f64> {
+        let kernel = single(op).ok()?;
+        let placed: Vec<&TensorType> = args.iter().collect();
+        let spread = Spread::of(&kernel, &placed, &self.mesh, &self.syms)?;
+        let whole: Vec<TensorType> = args.iter().map(strip).collect();
+        let whole: Vec<&TensorType> = whole.iter().collect();
+        let reads = kernel.input_reads(&whole, &self.syms).ok()?;
+        let flops = kernel.work(&whole, &self.syms).ok()?.flops;
+        let of =
+            |(i, (t, n)): (usize, (&TensorType, u64))| if Spread::cuts(&kernel, i, t) { spread.bytes(n) } else { n };
+        let read = args.iter().zip(reads).enumerate().map(of);
+        let written = results.iter().map(|t| t.bytes(&self.syms).unwrap_or(u64::MAX));
+        let bytes = read.chain(written).fold(0, u64::saturating_add);
+        let unit = crate::cost::Unit::of(&kernel, &whole, self.target);
+        Some(launch_seconds(self.target, bytes, spread.flops(flops), unit))
     }
 
     /// Bytes of attention's keys and values that are not selected, or are keys and values at once.
@@ -136,7 +166,9 @@ impl<'t> World<'t> {
         let axis = self.axis.clone();
         Some(match (from, to) {
             (Place::Pending(_), Place::Whole) => AllReduce { axis }.into(),
-            (Place::Pending(PendingKind::Sum), Place::Split { dim, unit }) => ReduceScatter { axis, dim, unit }.into(),
+            (Place::Pending(kind), Place::Split { dim, unit }) if kind.is_sum() => {
+                ReduceScatter { axis, dim, unit }.into()
+            }
             (Place::Split { .. }, Place::Whole) => AllGather { axis }.into(),
             (Place::Split { dim: a, .. }, Place::Split { dim, unit }) if a != dim => {
                 AllToAll { axis, dim, unit }.into()
@@ -148,27 +180,20 @@ impl<'t> World<'t> {
 
     /// Seconds of taking a value of type `t` from one place to another; infinite if nothing does.
     pub fn conversion_seconds(&self, t: &TensorType, from: Place, to: Place) -> f64 {
-        let movable = !t.state && !matches!(t.elem, Elem::Quant(_));
+        // What the back ends carry; anything else is a weight as stored, or a view of one.
+        let movable = !t.state && matches!(t.elem, Elem::F32 | Elem::I32);
         let op = self.conversion(from, to).filter(|_| movable);
         let Some(c) = op.and_then(|o| o.collective()) else { return f64::INFINITY };
         let (a, b) = (self.on(t, from), self.on(t, to));
         if c.place("convert", &a).is_err() || !self.legal(&b) {
             return f64::INFINITY;
         }
-        let bytes = |t: &TensorType| t.bytes(&self.syms).unwrap_or(u64::MAX);
-        let local = |t: &TensorType| self.local(t).map_or(u64::MAX, |t| bytes(&t));
-        let (kind, n) = match c.kind {
-            // A part that carries its merge is larger than the value.
-            CollectiveKind::AllReduce => (Collective::AllReduce, local(&a)),
-            CollectiveKind::AllGather => (Collective::AllGather, bytes(&strip(t))),
-            CollectiveKind::ReduceScatter { .. } => (Collective::ReduceScatter, bytes(&strip(t))),
-            CollectiveKind::AllToAll { .. } => (Collective::AllToAll, bytes(&strip(t))),
-            CollectiveKind::Shard { .. } => {
-                let moved = local(&b).saturating_mul(2);
-                return launch_seconds(self.target, moved, 0, crate::cost::Unit::F32);
-            }
-        };
-        let cost = collective(self.target, &self.ranks, kind, n);
+        if let CollectiveKind::Shard { .. } = c.kind {
+            let local = self.local(&b).ok().and_then(|t| t.bytes(&self.syms)).unwrap_or(u64::MAX);
+            return launch_seconds(self.target, local.saturating_mul(2), 0, crate::cost::Unit::F32);
+        }
+        let exchange = Exchange::between(&c, &a, &b, &self.mesh, &self.syms).ok().flatten();
+        let cost = exchange.and_then(|e| e.cost(self.target, &self.mesh));
         cost.map_or(f64::INFINITY, |c| c.seconds + self.target.device.launch_s)
     }
 }

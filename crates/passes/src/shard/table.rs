@@ -7,6 +7,7 @@ use glmc_ir::op::Op;
 use glmc_ir::placement::{DimRule, Role, infer_on, strip};
 use glmc_ir::ty::{PendingKind, TensorType};
 
+use super::owners::Owners;
 use super::place::{Place, World};
 use super::units::Units;
 
@@ -79,17 +80,17 @@ pub fn rules(f: &Function) -> Vec<Option<DimRule>> {
     f.body.iter().map(rule).collect()
 }
 
-/// Placements of operands that an op's rule may allow: all whole, one label split in each unit, sums pending where the op
-/// is linear. With one axis nothing else is legal: two labels, or a label and a sum, would use it twice.
-fn candidates(f: &Function, inst: Inst, op: &Op, rule: &DimRule, units: &Units) -> Vec<Vec<Place>> {
+/// Placements of operands that an op's rule may allow: all whole, one label split in each unit, operands of one owner
+/// pending `own`, sums pending where the op is linear. With one axis nothing else is legal: two labels, or a label and a sum, would use it twice.
+fn candidates(f: &Function, inst: Inst, op: &Op, rule: &DimRule, units: &Units, owners: &Owners) -> Vec<Vec<Place>> {
     let data = &f.insts[inst];
     let n = data.args.len();
     let mut out = vec![vec![Place::Whole; n]];
-    let mut add = |c: Vec<Place>| {
+    fn add_to(out: &mut Vec<Vec<Place>>, c: Vec<Place>) {
         if !out.contains(&c) {
             out.push(c);
         }
-    };
+    }
     for label in (0..rule.roles.len()).filter(|l| rule.roles[*l] != Role::Whole) {
         let dim = |labels: &[usize]| labels.iter().position(|l| *l == label);
         let at: Vec<Option<usize>> = rule.args.iter().map(|l| dim(l)).collect();
@@ -98,8 +99,23 @@ fn candidates(f: &Function, inst: Inst, op: &Op, rule: &DimRule, units: &Units) 
         all.sort_unstable();
         all.dedup();
         for unit in all {
-            add(at.iter().map(|d| d.map_or(Place::Whole, |dim| Place::Split { dim, unit })).collect());
+            add_to(&mut out, at.iter().map(|d| d.map_or(Place::Whole, |dim| Place::Split { dim, unit })).collect());
         }
+    }
+    // Operands of which each entry may lie on one rank, alone and with the dim that says on which.
+    let own: Vec<bool> = data.args.iter().map(|a| owners.has(*a)).collect();
+    if own.contains(&true) {
+        let with = |c: &Vec<Place>| -> Vec<Place> {
+            let place = |(p, own): (&Place, &bool)| if *own { Place::Pending(PendingKind::Owned) } else { *p };
+            c.iter().zip(&own).map(place).collect()
+        };
+        let more: Vec<Vec<Place>> = out.iter().map(with).collect();
+        let one: Vec<Vec<Place>> = (0..n)
+            .filter(|i| own[*i])
+            .map(|i| (0..n).map(|k| if k == i { Place::Pending(PendingKind::Owned) } else { Place::Whole }).collect())
+            .collect();
+        let agree = owners.agree(f, &data.args, rule);
+        more.into_iter().filter(|_| agree).chain(one).for_each(|c| add_to(&mut out, c));
     }
     let args: Vec<TensorType> = data.args.iter().map(|a| strip(f.ty(*a))).collect();
     let refs: Vec<&TensorType> = args.iter().collect();
@@ -107,10 +123,10 @@ fn candidates(f: &Function, inst: Inst, op: &Op, rule: &DimRule, units: &Units) 
         (0..n).map(|i| if on(i) { Place::Pending(PendingKind::Sum) } else { Place::Whole }).collect()
     };
     let linear: Vec<usize> = (0..n).filter(|i| op.linear_at(*i, &refs)).collect();
-    linear.iter().for_each(|i| add(sum(&|k| k == *i)));
+    linear.iter().for_each(|i| add_to(&mut out, sum(&|k| k == *i)));
     if linear.len() > 1 {
-        add(sum(&|k| linear.contains(&k)));
-        add(sum(&|k| k > 0 && linear.contains(&k)));
+        add_to(&mut out, sum(&|k| linear.contains(&k)));
+        add_to(&mut out, sum(&|k| k > 0 && linear.contains(&k)));
     }
     out
 }
@@ -121,6 +137,7 @@ pub fn configs(
     inst: Inst,
     rule: &DimRule,
     units: &Units,
+    owners: &Owners,
     world: &World<'_>,
     slots: &mut cranelift_entity::SecondaryMap<Value, Option<Slot>>,
 ) -> Vec<Config> {
@@ -131,15 +148,15 @@ pub fn configs(
         _ => v,
     };
     let mut out: Vec<Config> = Vec::new();
-    for places in candidates(f, inst, op, rule, units) {
+    for places in candidates(f, inst, op, rule, units, owners) {
         let args: Vec<TensorType> = data.args.iter().zip(&places).map(|(a, p)| world.on(f.ty(*a), *p)).collect();
         let stays = |v: &Value| slots[*v].as_ref().is_none_or(|s| s.fixed);
         let owed = data.args.iter().zip(&places).any(|(v, p)| matches!(p, Place::Pending(_)) && stays(v));
-        if owed || !args.iter().all(|t| world.legal(t)) {
+        if owed || !args.iter().all(|t| world.legal(t) && world.divides(t)) {
             continue;
         }
         let Ok(results) = infer_on(op, &args.iter().collect::<Vec<_>>(), &world.mesh) else { continue };
-        if !results.iter().all(|t| world.legal(t)) {
+        if !results.iter().all(|t| world.legal(t) && world.divides(t)) {
             continue;
         }
         // A decode is part of its reader's launch.

@@ -20,7 +20,7 @@ pub(super) fn merge(
 ) -> Result<(), MeetError> {
     let rows = out.len().checked_div(width).unwrap_or(0);
     let want = match kind {
-        PendingKind::Sum | PendingKind::Max => out.len(),
+        PendingKind::Sum | PendingKind::Owned | PendingKind::Max => out.len(),
         PendingKind::Softmax => rows * (width + 2),
         PendingKind::TopK => 2 * out.len(),
     };
@@ -28,8 +28,8 @@ pub(super) fn merge(
         return Err(MeetError::length("a rank's part", p.len(), want));
     }
     match (kind, elem) {
-        (PendingKind::Sum, Elem::I32) => fold::<i32>(parts, out, i32::wrapping_add),
-        (PendingKind::Sum, _) => fold::<f32>(parts, out, |a, b| a + b),
+        (PendingKind::Sum | PendingKind::Owned, Elem::I32) => fold::<i32>(parts, out, i32::wrapping_add),
+        (PendingKind::Sum | PendingKind::Owned, _) => fold::<f32>(parts, out, |a, b| a + b),
         (PendingKind::Max, Elem::I32) => fold::<i32>(parts, out, i32::max),
         (PendingKind::Max, _) => fold::<f32>(parts, out, f32::max),
         (PendingKind::Softmax, _) => softmax(parts, width, out),

@@ -62,7 +62,7 @@ fn merge(kind: PendingKind, parts: &[&Tensor]) -> Result<Tensor, EvalError> {
         return Err(EvalError::new("ranks hold parts of different shapes"));
     }
     match kind {
-        PendingKind::Sum => fold(parts, |a, b| a + b, |a, b| a + b),
+        PendingKind::Sum | PendingKind::Owned => fold(parts, |a, b| a + b, |a, b| a + b),
         PendingKind::Max => fold(parts, f64::max, i64::max),
         PendingKind::Softmax => merge_softmax(parts),
         PendingKind::TopK => merge_topk(parts),

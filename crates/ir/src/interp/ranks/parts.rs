@@ -121,6 +121,12 @@ pub(super) fn unmerged(mut t: Tensor, kind: PendingKind, at: u64, size: u64) -> 
         (PendingKind::Sum, 0) => each(&mut t, |x| x + 1.0, |x| x + 1),
         (PendingKind::Sum, 1) => each(&mut t, |_| -1.0, |_| -1),
         (PendingKind::Sum, _) => each(&mut t, |_| 0.0, |_| 0),
+        // Entries of all ranks in turn.
+        (PendingKind::Owned, _) => match &mut t.data {
+            Data::F(v) => (0u64..).zip(v).filter(|(i, _)| i % size != at).for_each(|(_, x)| *x = 0.0),
+            Data::I(v) => (0u64..).zip(v).filter(|(i, _)| i % size != at).for_each(|(_, x)| *x = 0),
+            Data::Q(..) => {}
+        },
         (PendingKind::Max, _) if at + 1 == size => {}
         (PendingKind::Max, _) => each(&mut t, |x| x - 1.0, |x| x - 1),
         (PendingKind::Softmax | PendingKind::TopK, _) => {

@@ -170,7 +170,7 @@ impl Share {
             for (label, role) in rule.roles.iter().enumerate() {
                 let Role::Reduce(kind) = role else { continue };
                 match (kind, along(label)?) {
-                    (PendingKind::Sum, Some(along)) => share.sums.push(along),
+                    (PendingKind::Sum | PendingKind::Owned, Some(along)) => share.sums.push(along),
                     (PendingKind::Softmax | PendingKind::TopK, Some(along)) => share.merge = Some((*kind, along)),
                     (PendingKind::Max, Some(_)) => return Err(UNSUPPORTED),
                     (_, None) => {}
