@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use glmc_frontend_gguf::InputError;
 use glmc_runtime::RuntimeError;
+use glmc_runtime::device::cuda::CudaError;
 
 use crate::terminal::{escaped, say, try_print};
 
@@ -128,6 +129,8 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Kernel { .. } | RuntimeError::Meet { .. } | RuntimeError::Rank { .. } => {
                 new("device", "kernel", None)
             }
+            RuntimeError::Cuda { source: CudaError::Memory { .. }, .. } => new("device", "device-memory", None),
+            RuntimeError::Cuda { .. } => new("device", "cuda", None),
             RuntimeError::Numbers(_) => new("device", "numbers", None),
         }
     }

@@ -4,6 +4,7 @@ use glmc_runtime::engine::{Engine, Want};
 use glmc_runtime::load::{load, read_bounded, read_sealed};
 use glmc_runtime::text::Tokenizer;
 
+use super::device::{Opened, Placed};
 use super::{print_json, print_line};
 use crate::cli::PerplexityArgs;
 use crate::error::CliError;
@@ -14,6 +15,7 @@ const MAX_TEXT: u64 = 1 << 30;
 
 pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     super::want_plan(&args.plan)?;
+    let device = Opened::new(&args.place)?;
     let loaded = load(&args.plan)?;
     let bytes = read_bounded(&args.file, MAX_TEXT)?;
     let ids = ids(args, &bytes)?;
@@ -22,7 +24,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         let m = format!("--window {} does not fit the plan's context of {ctx}", args.window);
         return Err(CliError::usage("window", m));
     }
-    let mut engine = Engine::new(loaded)?;
+    let Placed { mut engine, devices } = device.engine(loaded, &args.place, args.json)?;
     let progress = Stage::begin("scoring", args.json);
     let (mut nll, mut count) = (0.0, 0u64);
     for window in ids.chunks(args.window as usize).filter(|w| w.len() > 1) {
@@ -40,7 +42,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         return Err(CliError::usage("numbers", format!("the perplexity is {perplexity}")).class("device"));
     }
     if args.json {
-        return print_json(&serde_json::json!({ "perplexity": perplexity, "tokens": count }));
+        return print_json(&serde_json::json!({ "perplexity": perplexity, "tokens": count, "devices": devices }));
     }
     print_line(&format!("perplexity {perplexity:.4} over {count} tokens"))
 }

@@ -10,6 +10,7 @@ use glmc_runtime::load::{Loaded, load, read_bounded, read_sealed, read_sealed_if
 use glmc_runtime::sampler::{Sampler, SamplerParams};
 use glmc_runtime::text::{Chat, ChatTemplate, Message, TextError, Tokenizer};
 
+use super::device::{Opened, Placed};
 use super::{print_json, print_text};
 use crate::cli::RunArgs;
 use crate::error::CliError;
@@ -33,17 +34,19 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     .map_err(|e| CliError::usage("sampling", e.to_string()))?;
     let cancel = cancel_flag()?;
     let start = Instant::now();
+    let device = Opened::new(&args.place)?;
     let dir = plan_of(args)?;
     let progress = Stage::begin("loading", args.json);
     let loaded = load(&dir)?;
     let tokenizer = tokenizer(&dir)?;
     let prompt = prompt(args, &dir, &tokenizer, &loaded)?;
-    let engine = Engine::new(loaded)?;
+    let Placed { engine, devices } = device.engine(loaded, &args.place, args.json)?;
     let load_s = start.elapsed().as_secs_f64();
     progress.end();
     let mut session = Session {
         args,
         engine,
+        devices,
         sampler,
         tokenizer: &tokenizer,
         cancel,
@@ -202,6 +205,7 @@ fn chat(args: &RunArgs, dir: &Path, tokenizer: &Tokenizer, user: String) -> Resu
 struct Session<'a> {
     args: &'a RunArgs,
     engine: Engine,
+    devices: Vec<serde_json::Value>,
     sampler: Sampler,
     tokenizer: &'a Tokenizer,
     cancel: Arc<AtomicBool>,
@@ -308,24 +312,22 @@ impl Session<'_> {
         // The first token comes from the prompt's logits; each further one takes a decode step.
         let decode_tps = rate(self.tokens.len().saturating_sub(1), done.decode_s);
         if self.args.json {
-            let device =
-                |rank| serde_json::json!({ "rank": rank, "device": self.args.device, "arch": std::env::consts::ARCH });
-            let devices: Vec<_> = (0..self.engine.plan().target.ranks).map(device).collect();
             return print_json(&serde_json::json!({
                 "prompt_tokens": prompt.len(),
                 "tokens": self.tokens,
                 "text": self.text,
                 "finish": done.finish,
                 "timings": { "load_s": load_s, "prefill_tps": prefill_tps, "decode_tps": decode_tps },
-                "devices": devices,
+                "devices": self.devices,
             }));
         }
         print_text("\n")?;
         say(&format!(
-            "[{}] {} prompt tokens at {prefill_tps:.1}/s, {} tokens at {decode_tps:.1}/s, loaded in {load_s:.2} s",
+            "[{}] {} prompt tokens at {prefill_tps:.1}/s, {} tokens at {decode_tps:.1}/s, loaded in {load_s:.2} s on {}",
             done.finish,
             prompt.len(),
-            self.tokens.len()
+            self.tokens.len(),
+            self.args.place.device
         ));
         Ok(())
     }

@@ -5,8 +5,10 @@
 //! not the end of the test.
 
 mod job;
+mod plan;
 
 pub use job::{Buffer, Job, Launch, Order};
+pub use plan::{Left, PlanError, PlanRun, buffer};
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
