@@ -39,7 +39,9 @@ pub(crate) fn parse_where(text: &str) -> Result<Where, String> {
     if text == "cpu" {
         return Ok(Where::Cpu);
     }
-    super::gpu::parse_device(text).map(Where::Cuda).map_err(|_| format!("`{text}` is no device: cpu, cuda:0, cuda:1, .."))
+    super::gpu::parse_device(text)
+        .map(Where::Cuda)
+        .map_err(|_| format!("`{text}` is no device: cpu, cuda:0, cuda:1, .."))
 }
 
 impl From<ProgramError> for CliError {

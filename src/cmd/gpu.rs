@@ -5,9 +5,7 @@ use std::path::Path;
 
 use glmc_codegen_cuda::nvrtc::{Cache, Compiler, NvrtcError, Unit};
 use glmc_codegen_cuda::{Arch, GenerateError, Generated, emit};
-use glmc_runtime::device::cuda::{
-    Context, CudaError, Driver, Function, Kernel, KernelLaunch, Launch, Module, Stream,
-};
+use glmc_runtime::device::cuda::{Context, CudaError, Driver, Function, Kernel, KernelLaunch, Launch, Module, Stream};
 
 use crate::error::CliError;
 use crate::terminal::say;

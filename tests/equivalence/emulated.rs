@@ -2,13 +2,15 @@
 //! of it, in rising and in falling order of threads, against the CPU device, step by step.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use glmc_codegen_cuda::host::{Left, Order, PlanRun, buffer};
+use glmc_codegen_cuda::nvrtc::{Compiler, Unit};
 use glmc_codegen_cuda::program::{Choices, Program};
-use glmc_codegen_cuda::{Activations, Arch};
+use glmc_codegen_cuda::{Activations, Arch, Generated, emit};
 use glmc_frontend_gguf::arch::LiftOptions;
 use glmc_ir::kernel::Access;
+use glmc_ir::placement::local_type;
 use glmc_ir::plan::{Mem, Phase, Plan, param};
 use glmc_ir::ty::{Elem, SymValues};
 use glmc_runtime::RuntimeError;
@@ -39,6 +41,9 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
 fn floats(left: &Left, phase: &Phase, mem: Mem, n: usize) -> Result<Vec<f32>, RuntimeError> {
     let told = |m: &str| RuntimeError::Request(format!("phase {}: {m}", phase.name));
     let Mem::Buf(b) = mem else { return Err(told("a result that is in no buffer")) };
+    if n == 0 {
+        return Ok(Vec::new());
+    }
     let bytes = left.get(&buffer(0, b)).ok_or_else(|| told("a buffer that nothing wrote"))?;
     Ok(words(bytes).take(n).map(f32::from_bits).collect())
 }
@@ -60,12 +65,13 @@ impl Device for Emulated {
         let values: Vec<u64> = phase.syms.keys().map(|s| syms.get(s).unwrap_or(0)).collect();
         let order = if self.steps.is_multiple_of(2) { Order::Rising } else { Order::Falling };
         self.steps += 1;
-        let left = self.run.run(plan, index, &values, &[params.to_vec()], order);
+        let left = self.run.run(plan, index, &values, &vec![params.to_vec(); plan.target.ranks as usize], order);
         let left = left.map_err(|e| RuntimeError::Request(format!("phase {}: {e}", phase.name)))?;
         if let Some(see) = see {
             for (i, step) in phase.steps.iter().enumerate() {
                 for (k, a) in step.args.iter().filter(|a| a.access == Access::Write).enumerate() {
-                    let shape: Vec<usize> = a.ty.shape(syms).unwrap().into_iter().map(|n| n as usize).collect();
+                    let local = local_type(&a.ty, &plan.mesh, 0, syms).unwrap();
+                    let shape: Vec<usize> = local.shape(syms).unwrap().into_iter().map(|n| n as usize).collect();
                     let values = floats(&left, phase, a.mem, shape.iter().product())?;
                     let ints: Vec<i32> = values.iter().map(|x| x.to_bits().cast_signed()).collect();
                     let output = if a.ty.elem == Elem::I32 { Output::I32(&ints) } else { Output::F32(&values) };
@@ -119,14 +125,17 @@ fn far(got: &[f64], want: &[f64]) -> f64 {
     if got.len() == want.len() { worst } else { f64::INFINITY }
 }
 
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/tiny-Q4_K_M.gguf")
+}
+
 fn check(target: &str, choices: &Choices, near: f64) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/tiny-Q4_K_M.gguf");
-    let c = compile_for(&path, &OPTIONS, target).unwrap_or_else(|e| panic!("{target}: {e}"));
+    let c = compile_for(&model(), &OPTIONS, target).unwrap_or_else(|e| panic!("{target}: {e}"));
     let program = Program::new(&c.plan, Arch::Sm90, choices).unwrap_or_else(|e| panic!("{target}: {e}"));
     let kernels = program.kernels.len();
     let lanes = program.launches.weights[0].iter().filter(|w| w.repack.is_some()).count();
-    let weights = c.plan.weights.len();
-    assert!(choices.rows_only || lanes * 2 > weights, "{lanes} of {weights} weights lie in lanes");
+    let (weights, ranks) = (c.plan.weights.len(), c.plan.target.ranks);
+    assert!(choices.rows_only || lanes * 3 > weights, "{lanes} of {weights} weights lie in lanes");
     let loaded = || map_weights(c.plan.clone(), Path::new(".")).unwrap();
     let stored = loaded();
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -150,7 +159,7 @@ fn check(target: &str, choices: &Choices, near: f64) {
     });
     let logits = logits.fold(0.0, f64::max);
     println!(
-        "{target}: {kernels} kernels, {lanes} of {weights} weights in lanes, {} outputs compared, activations off by up \
+        "{target}: {ranks} ranks, {kernels} kernels, {lanes} of {weights} weights in lanes, {} outputs compared, activations off by up \
          to {worst:.1e}, logits by {logits:.1e}",
         shown.len()
     );
@@ -168,8 +177,40 @@ fn the_launch_program_of_a_gpu_plan_gives_the_logits_of_the_cpu() {
 }
 
 #[test]
+fn two_ranks_of_one_device_give_the_logits_of_two_cpu_ranks() {
+    check("2x-h200", &Choices::default(), NEAR);
+}
+
+#[test]
+fn eight_ranks_of_one_device_give_the_logits_of_eight_cpu_ranks() {
+    check("8x-cpu", &Choices::default(), NEAR);
+}
+
+#[test]
 fn weights_as_in_the_file_and_rounded_activations_come_near() {
     // What is chosen by scores may differ where activations are rounded; this model and prompt have no such choice.
     let choices = Choices { activations: Activations::BF16, rows_only: true, multiprocessors: Some(4) };
     check("cpu", &choices, 5e-2);
+}
+
+#[test]
+fn every_kernel_of_the_launch_programs_compiles_without_spills() {
+    let compiler = match Compiler::find(None, None) {
+        Ok(c) => c,
+        Err(e) => return println!("SKIPPED: {e}"),
+    };
+    for (target, arch) in [("cpu", Arch::Sm90), ("1x-h200", Arch::Sm120)] {
+        let c = compile_for(&model(), &OPTIONS, target).unwrap_or_else(|e| panic!("{target}: {e}"));
+        let program = Program::new(&c.plan, arch, &Choices::default()).unwrap_or_else(|e| panic!("{target}: {e}"));
+        let groups: Vec<&[Generated]> = program.kernels.chunks(6).collect();
+        let unit = |g: &&[Generated]| Unit { name: g[0].name.clone(), source: emit::unit(g.iter()) };
+        let units: Vec<Unit> = groups.iter().map(unit).collect();
+        let made = compiler.compile_all(&units, arch, 2, &|_| ()).unwrap_or_else(|e| panic!("{target}: {e}"));
+        for (made, group) in made.iter().zip(&groups) {
+            made.check(group.iter(), arch).unwrap_or_else(|e| panic!("{target}: {e}"));
+            let spills: Vec<_> = made.resources.iter().filter(|r| r.spill_stores + r.spill_loads > 0).collect();
+            assert!(spills.is_empty(), "{target} on {arch}: {spills:#?}");
+        }
+        println!("{target} on {arch}: {} kernels in {} units, no spills", program.kernels.len(), units.len());
+    }
 }

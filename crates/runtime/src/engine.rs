@@ -156,11 +156,11 @@ impl Engine {
                 },
             };
             self.grow(seq, chunk.len())?;
-            let result = self.run(index, &batch, see.as_mut().map(|s| &mut **s as Observer<'_>));
+            let result = self.run(index, &batch, see.as_mut().map(|s| &mut **s as Observer<'_>)).and_then(finite);
             if result.is_err() {
                 self.shrink(seq, start);
             }
-            logits.extend(finite(result?)?);
+            logits.extend(result?);
         }
         Ok(logits)
     }
@@ -201,13 +201,15 @@ impl Engine {
             out: (0..next.len() as i32).chain(vec![-1; pad]).collect(),
         };
         let grown = next.iter().try_for_each(|(s, _)| self.grow(*s, 1));
-        let result = grown.and_then(|()| self.run(index, &batch, see));
+        let wanted = next.len() * self.loaded.plan.model.vocab as usize;
+        let result = grown.and_then(|()| self.run(index, &batch, see)).and_then(|mut logits| {
+            logits.truncate(wanted);
+            finite(logits)
+        });
         if result.is_err() {
             next.iter().zip(&starts).for_each(|((s, _), at)| self.shrink(*s, *at));
         }
-        let mut logits = result?;
-        logits.truncate(next.len() * self.loaded.plan.model.vocab as usize);
-        finite(logits)
+        result
     }
 
     fn check(&self, seq: SeqId, tokens: &[u32]) -> Result<(), RuntimeError> {

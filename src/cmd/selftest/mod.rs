@@ -60,7 +60,8 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<(), CliError> {
     let outcomes = execute(&gpu, &loaded, &checks, &kernels, if args.quick { 2 } else { 4 })?;
     let models = model::run(&gpu, args.device)?;
     let seconds = [compiled, start.elapsed().as_secs_f64()];
-    let report = Report { seed, quick: args.quick, seconds, kernels: loaded.kernels, checks: &checks, outcomes, models };
+    let report =
+        Report { seed, quick: args.quick, seconds, kernels: loaded.kernels, checks: &checks, outcomes, models };
     report.print(&gpu, args.json)?;
     match report.failures() {
         0 => Ok(()),

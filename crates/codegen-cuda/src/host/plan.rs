@@ -120,9 +120,15 @@ impl PlanRun {
             let kernel = &self.program.kernels[call.kernel];
             let mut args = Vec::new();
             for (place, field) in call.args.iter().zip(&kernel.signature.0) {
-                if let (Place::Scratch(_), Role::Scratch { bytes, .. }) = (place, &field.role) {
+                if let Place::Scratch(_) = place {
+                    let bytes = match &field.role {
+                        Role::Scratch { bytes, .. } => *bytes,
+                        // Handed from one call of a step to the next.
+                        Role::Param { ty, .. } => ty.bytes(&phase.bounds()).unwrap_or(0),
+                        Role::Symbols => 0,
+                    };
                     let have = self.kept.entry(*place).or_default();
-                    have.resize(have.len().max(*bytes as usize), 0);
+                    have.resize(have.len().max(bytes as usize), 0);
                 }
                 if !at.contains_key(place) {
                     at.insert(*place, job.buffers.len() as u32);

@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 
 use glmc_ir::entities::WeightId;
-use glmc_ir::kernel::{Access, Kernel};
+use glmc_ir::kernel::Access;
 use glmc_ir::launch::{Call, Launches, PhaseLaunches, Place, WeightForm};
+use glmc_ir::placement::strip;
 use glmc_ir::plan::{Mem, Phase, Plan, Step};
 use glmc_ir::ty::{SymValues, TensorType};
 
 use super::choose::Choices;
 use super::local::Symbols;
+use super::meet;
+use super::ranks::Fault;
 use super::{Program, ProgramError};
 use crate::arch::Arch;
 use crate::family::generate;
@@ -18,7 +21,7 @@ use crate::request::{GenerateError, Generated, Request, Storage};
 use crate::signature::Role;
 
 /// Every piece of scratch starts at a multiple of this.
-const ALIGN: u64 = 256;
+pub(super) const ALIGN: u64 = 256;
 
 impl Program {
     /// The program of a plan that the verifier accepts.
@@ -26,7 +29,7 @@ impl Program {
     /// # Errors
     /// A step without a kernel, or a part of the plan without a size.
     pub fn new(plan: &Plan, arch: Arch, choices: &Choices) -> Result<Program, ProgramError> {
-        let mut b = Build { plan, arch, choices, kernels: Kernels::default(), lane: Vec::new() };
+        let mut b = Build { plan, arch, choices, kernels: Kernels::default(), lane: Vec::new(), temporary: 0 };
         let ranks = plan.target.ranks.max(1) as usize;
         for rank in 0..ranks {
             let lane = b.layouts(rank)?;
@@ -38,14 +41,14 @@ impl Program {
         let arena = plan.phases.iter().map(|p| p.arena_bytes).max().unwrap_or(0);
         let launches = Launches { phases, weights, states, arena, scratch: 0 };
         let mut program = Program { arch, kernels: b.kernels.list, launches };
-        program.place_scratch();
+        program.place_scratch(b.temporary);
         Ok(program)
     }
 
-    /// Gives each kernel that keeps its scratch a piece of its own; all others share the piece behind them, for the
-    /// launches of a stream run one after the other.
-    fn place_scratch(&mut self) {
-        let (mut kept, mut loose) = (0u64, 0u64);
+    /// Gives each kernel that keeps its scratch a piece of its own behind the first `temporary` bytes; all others share
+    /// the piece behind them, for the launches of a stream run one after the other.
+    fn place_scratch(&mut self, temporary: u64) {
+        let (mut kept, mut loose) = (temporary, 0u64);
         let mut of: BTreeMap<usize, Option<u64>> = BTreeMap::new();
         for call in self.launches.phases.iter().flat_map(|p| &p.calls) {
             for f in &self.kernels[call.kernel].signature.0 {
@@ -66,8 +69,9 @@ impl Program {
             }
         }
         for call in self.launches.phases.iter_mut().flat_map(|p| &mut p.calls) {
-            for a in &mut call.args {
-                if let Place::Scratch(at) = a {
+            let fields = &self.kernels[call.kernel].signature.0;
+            for (a, field) in call.args.iter_mut().zip(fields) {
+                if let (Place::Scratch(at), Role::Scratch { .. }) = (a, &field.role) {
                     *at = of.get(&call.kernel).copied().flatten().unwrap_or(kept);
                 }
             }
@@ -78,14 +82,14 @@ impl Program {
 
 /// Kernels by what they were made from.
 #[derive(Default)]
-struct Kernels {
-    list: Vec<Generated>,
+pub(super) struct Kernels {
+    pub(super) list: Vec<Generated>,
     by_name: HashMap<String, usize>,
     by_request: HashMap<String, usize>,
 }
 
 impl Kernels {
-    fn add(&mut self, k: Generated) -> usize {
+    pub(super) fn add(&mut self, k: Generated) -> usize {
         if let Some(i) = self.by_name.get(&k.name) {
             return *i;
         }
@@ -106,22 +110,24 @@ impl Kernels {
     }
 }
 
-struct Build<'a> {
-    plan: &'a Plan,
+pub(super) struct Build<'a> {
+    pub(super) plan: &'a Plan,
     arch: Arch,
     choices: &'a Choices,
-    kernels: Kernels,
+    pub(super) kernels: Kernels,
     /// For each rank, which weights lie in lanes.
     lane: Vec<Vec<bool>>,
+    /// Bytes that a step's calls hand to each other, at the start of scratch.
+    pub(super) temporary: u64,
 }
 
 /// The inputs of a rank's launch.
-struct Inputs {
-    types: Vec<TensorType>,
-    mems: Vec<Mem>,
+pub(super) struct Inputs {
+    pub(super) types: Vec<TensorType>,
+    pub(super) mems: Vec<Mem>,
 }
 
-fn inputs(plan: &Plan, step: &Step, rank: usize, symbols: &mut Symbols) -> Result<Inputs, String> {
+pub(super) fn inputs(plan: &Plan, step: &Step, rank: usize, symbols: &mut Symbols) -> Result<Inputs, String> {
     let of = step.args.iter().filter(|a| a.access != Access::Write);
     let mut out = Inputs { types: Vec::new(), mems: Vec::new() };
     for a in of {
@@ -179,22 +185,19 @@ impl Build<'_> {
         let mut symbols = vec![Symbols::of(&phase.bounds()); ranks];
         let mut out = PhaseLaunches::default();
         for (index, step) in phase.steps.iter().enumerate() {
-            let told = |why| {
-                let (step, phase) = (step.name.clone(), phase.name.clone());
-                ProgramError::Unsupported { step, phase, why }
+            let calls = match meet::collective(&step.kernel) {
+                Some(c) => self.meetings(step, &c, &mut symbols).map_err(Fault::Why),
+                None => (0..ranks).try_fold(Vec::new(), |mut calls, rank| {
+                    calls.extend(self.launch(phase, step, rank, &mut symbols[rank])?);
+                    Ok(calls)
+                }),
             };
-            if is_collective(&step.kernel) || !self.plan.mesh.is_empty() {
-                return Err(told("ranks of a mesh do not run on this device yet".into()));
-            }
-            for (rank, symbols) in symbols.iter_mut().enumerate() {
-                let inputs = inputs(self.plan, step, rank, symbols).map_err(told)?;
-                let kernel = self.kernel(step, &inputs, symbols, rank).map_err(|error| {
-                    let (step, phase) = (step.name.clone(), phase.name.clone());
-                    ProgramError::Step { step, phase, error }
-                })?;
-                let args = self.args(step, kernel, rank).map_err(told)?;
-                out.calls.push(Call { step: index, rank, kernel, args });
-            }
+            let (step, phase) = (step.name.clone(), phase.name.clone());
+            let calls = calls.map_err(|e| match e {
+                Fault::Why(why) => ProgramError::Unsupported { step, phase, why },
+                Fault::Kernel(error) => ProgramError::Step { step, phase, error },
+            })?;
+            out.calls.extend(calls.into_iter().map(|c| Call { step: index, ..c }));
         }
         for (rank, s) in symbols.into_iter().enumerate() {
             out.params.push(self.params(phase, rank)?);
@@ -203,7 +206,7 @@ impl Build<'_> {
         Ok(out)
     }
 
-    fn kernel(
+    pub(super) fn kernel(
         &mut self,
         step: &Step,
         inputs: &Inputs,
@@ -219,7 +222,7 @@ impl Build<'_> {
         self.kernels.get(&Request { kernel, inputs: &inputs.types, syms, arch: self.arch, options: &options })
     }
 
-    fn args(&self, step: &Step, kernel: usize, rank: usize) -> Result<Vec<Place>, String> {
+    pub(super) fn args(&self, step: &Step, kernel: usize, rank: usize) -> Result<Vec<Place>, String> {
         let field = |role: &Role| match role {
             Role::Param { index, .. } => {
                 let arg = step.args.get(*index).ok_or("the step has fewer arguments than its contract")?;
@@ -235,6 +238,9 @@ impl Build<'_> {
         let one = |p: &glmc_ir::plan::Param| {
             let mut symbols = Symbols::of(&phase.bounds());
             let told = |why| ProgramError::Size { what: format!("step parameter `{}`", p.name), why };
+            if strip(&p.ty) != p.ty {
+                return Err(told(format!("{} is in parts, ranks of this device take it whole", p.ty)));
+            }
             let ty = symbols.local(&p.ty, &self.plan.mesh, rank as u64).map_err(told)?;
             ty.bytes(&symbols.bounds).ok_or_else(|| told(format!("no size of {ty}")))
         };
@@ -271,11 +277,4 @@ impl Build<'_> {
         };
         self.plan.states.values().map(one).collect()
     }
-}
-
-fn is_collective(k: &Kernel) -> bool {
-    matches!(
-        k,
-        Kernel::AllGather(_) | Kernel::AllReduce(_) | Kernel::AllToAll(_) | Kernel::ReduceScatter(_) | Kernel::Shard(_)
-    )
 }

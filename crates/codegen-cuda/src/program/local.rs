@@ -44,8 +44,9 @@ impl Symbols {
             let Extent::Sym(s) = &global.extent else { continue };
             let name = match &global.split {
                 None => Some(s.clone()),
-                Some(split) => coordinate(mesh, &split.axis, rank)
-                    .and_then(|(at, size)| self.part(s, split.unit.max(1), at, size)),
+                Some(split) => {
+                    coordinate(mesh, &split.axis, rank).and_then(|(at, size)| self.part(s, split.unit.max(1), at, size))
+                }
             };
             let name = name.ok_or_else(|| format!("{ty} has a symbol or an axis that nothing declares"))?;
             *own = Dim { extent: Extent::Sym(name), split: None };

@@ -6,6 +6,10 @@
 mod build;
 mod choose;
 mod local;
+mod meet;
+mod own;
+mod ranks;
+mod share;
 
 pub use choose::{Choices, LANE_KERNELS};
 

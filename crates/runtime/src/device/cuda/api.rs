@@ -358,7 +358,13 @@ impl Api {
 
     /// Copies the first `n` bytes of `from`, which stay as they are until the stream has done it; the caller has
     /// checked both ranges.
-    pub(super) fn upload_async(&self, at: u64, from: &PinnedHandle, n: usize, s: StreamHandle) -> Result<(), CudaError> {
+    pub(super) fn upload_async(
+        &self,
+        at: u64,
+        from: &PinnedHandle,
+        n: usize,
+        s: StreamHandle,
+    ) -> Result<(), CudaError> {
         let bytes = &from.bytes()[..n];
         call!(self, upload_async, format!("copy {n} bytes to the device"), at, bytes.as_ptr().cast(), n, s.0);
         Ok(())

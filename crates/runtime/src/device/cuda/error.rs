@@ -85,7 +85,7 @@ pub enum CudaError {
     #[error(
         "{device} has {} of {} bytes free, the plan needs {} more: {}; free memory on the GPU, or compile with a \
          smaller --ctx, --cache or --max-batch",
-        .free, .total, .needs.iter().map(|(_, n)| n).sum::<u64>(),
+        .free, .total, .needs.iter().fold(0u64, |a, (_, n)| a.saturating_add(*n)),
         .needs.iter().map(|(what, n)| format!("{what} {n}")).collect::<Vec<_>>().join(", ")
     )]
     Memory {

@@ -3,16 +3,15 @@
 //!
 //! Owns the order of work on the stream; what a kernel computes is not known here.
 
-use glmc_ir::kernel::Access;
 use glmc_ir::launch::{Call, Launches};
-use glmc_ir::placement::{local_type, strip};
-use glmc_ir::plan::{Mem, Phase, Plan, Step};
+use glmc_ir::placement::strip;
+use glmc_ir::plan::{Mem, Phase, Plan};
 use glmc_ir::ty::{Elem, SymValues};
 
 use super::place::{Places, StepLayout};
 use super::{Context, CudaError, Function, Graph, Launch, Readback, Ring, Stream, upload};
 use crate::device::Device;
-use crate::device::cpu::{Observer, Output};
+use crate::device::cpu::Observer;
 use crate::error::RuntimeError;
 use crate::load::Weights;
 
@@ -65,12 +64,12 @@ pub struct CudaDevice {
     phases: Vec<PhaseRun>,
     ring: Ring,
     readback: Readback,
-    kernels: Vec<Kernel>,
-    launches: Launches,
-    places: Places,
-    stream: Stream,
+    pub(super) kernels: Vec<Kernel>,
+    pub(super) launches: Launches,
+    pub(super) places: Places,
+    pub(super) stream: Stream,
     options: CudaOptions,
-    poison: bool,
+    pub(super) poison: bool,
     /// The result that was read back last.
     result: Vec<f32>,
     result_name: String,
@@ -98,7 +97,7 @@ impl CudaDevice {
         progress: &dyn Fn(u64, u64),
     ) -> Result<CudaDevice, RuntimeError> {
         let failed = |source| RuntimeError::Cuda { step: "load".into(), source };
-        check(plan, &launches, &kernels).map_err(failed)?;
+        check(plan, &launches, &kernels, weights.len()).map_err(failed)?;
         let layouts: Vec<StepLayout> = launches
             .phases
             .iter()
@@ -145,7 +144,7 @@ impl CudaDevice {
         calls.iter().map(|c| self.kernels[c.kernel].launches.len()).sum()
     }
 
-    fn launch(&self, phase: &Phase, index: usize, call: &Call, dependent: bool) -> Result<(), CudaError> {
+    pub(super) fn launch(&self, phase: &Phase, index: usize, call: &Call, dependent: bool) -> Result<(), CudaError> {
         let layout = &self.phases[index].layout;
         let args = call.args.iter().map(|a| self.places.address(phase, layout, *a)).collect::<Result<Vec<_>, _>>()?;
         self.kernels[call.kernel].launch(&self.stream, &args, dependent, self.options.dependent)
@@ -171,7 +170,9 @@ impl CudaDevice {
             self.stream.prepare(&mut graph).map_err(failed)?;
             graphs.push(graph);
         }
-        self.stream.wait("graphs to be ready").map_err(|source| RuntimeError::Cuda { step: phase.name.clone(), source })?;
+        self.stream
+            .wait("graphs to be ready")
+            .map_err(|source| RuntimeError::Cuda { step: phase.name.clone(), source })?;
         self.phases[index].graphs = graphs;
         Ok(())
     }
@@ -202,75 +203,6 @@ impl CudaDevice {
         })
     }
 
-    /// Each step launched and waited for, its outputs shown.
-    fn step_by_step(
-        &mut self,
-        plan: &Plan,
-        index: usize,
-        syms: &SymValues,
-        mut see: Option<Observer<'_>>,
-    ) -> Result<(), RuntimeError> {
-        let phase = &plan.phases[index];
-        for i in 0..self.launches.phases[index].calls.len() {
-            let call = self.launches.phases[index].calls[i].clone();
-            let Some(step) = phase.steps.get(call.step) else { continue };
-            let named = |source| RuntimeError::Cuda { step: step.name.clone(), source };
-            let neighbour = |i: Option<usize>| i.and_then(|i| self.launches.phases[index].calls.get(i));
-            let first = neighbour(i.checked_sub(1)).is_none_or(|c| (c.step, c.rank) != (call.step, call.rank));
-            let last = neighbour(Some(i + 1)).is_none_or(|c| c.step != call.step);
-            if self.poison && first {
-                self.poison_outputs(phase, step, call.rank).map_err(named)?;
-            }
-            self.launch(phase, index, &call, false).map_err(named)?;
-            let kernel = &self.kernels[call.kernel].name;
-            self.stream.wait(&format!("kernel {kernel}")).map_err(named)?;
-            if let (true, Some(see)) = (last, see.as_mut()) {
-                self.show(plan, phase, call.step, syms, see)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn poison_outputs(&mut self, phase: &Phase, step: &Step, rank: usize) -> Result<(), CudaError> {
-        for a in step.args.iter().filter(|a| a.access == Access::Write) {
-            let Mem::Buf(b) = a.mem else { continue };
-            let buffer = &phase.buffers[b];
-            let arena = self.places.arenas.get_mut(rank);
-            let arena = arena.ok_or_else(|| CudaError::Program(format!("there is no rank {rank}")))?;
-            self.stream.fill(arena, buffer.offset, buffer.bytes / 4, u32::MAX)?;
-        }
-        Ok(())
-    }
-
-    /// The outputs of rank 0.
-    fn show(
-        &mut self,
-        plan: &Plan,
-        phase: &Phase,
-        index: usize,
-        syms: &SymValues,
-        see: &mut Observer<'_>,
-    ) -> Result<(), RuntimeError> {
-        let step = &phase.steps[index];
-        let named = |source| RuntimeError::Cuda { step: step.name.clone(), source };
-        let outputs = step.args.iter().filter(|a| a.access == Access::Write);
-        for (k, a) in outputs.enumerate() {
-            let Mem::Buf(b) = a.mem else { continue };
-            let told = |m: String| RuntimeError::Request(format!("step `{}`: {m}", step.name));
-            let local = local_type(&a.ty, &plan.mesh, 0, syms).map_err(|d| told(d.message))?;
-            let shape = local.shape(syms).ok_or_else(|| told(format!("no size of {}", a.ty)))?;
-            let shape: Vec<usize> = shape.into_iter().map(|n| n as usize).collect();
-            let mut bytes = vec![0u32; shape.iter().product()];
-            let to = bytemuck::cast_slice_mut(&mut bytes);
-            self.places.arenas[0].download(phase.buffers[b].offset, to).map_err(named)?;
-            match local.elem {
-                Elem::I32 => see(index, k, &shape, Output::I32(bytemuck::cast_slice(&bytes))),
-                _ => see(index, k, &shape, Output::F32(bytemuck::cast_slice(&bytes))),
-            }
-        }
-        Ok(())
-    }
-
     /// Reads the floats back that the phase gives whole.
     fn read_results(&mut self, phase: &Phase, syms: &SymValues) -> Result<(), CudaError> {
         self.result.clear();
@@ -283,9 +215,8 @@ impl CudaDevice {
             }
             let len = usize::try_from(bytes).unwrap_or(usize::MAX);
             let what = format!("phase {}; run with --eager to learn which step fails", phase.name);
-            let back =
-                self.readback.get(&self.stream, &self.places.arenas[0], phase.buffers[b].offset, len, &what)?;
-            self.result = bytemuck::pod_collect_to_vec(back);
+            let back = self.readback.get(&self.stream, &self.places.arenas[0], phase.buffers[b].offset, len, &what)?;
+            self.result = bytemuck::cast_slice(back).to_vec();
             self.result_name.clone_from(&r.name);
             return Ok(());
         }
@@ -301,8 +232,11 @@ fn result_bytes(phase: &Phase) -> u64 {
 }
 
 /// Whether the launch program is one of this plan with these kernels.
-fn check(plan: &Plan, launches: &Launches, kernels: &[Kernel]) -> Result<(), CudaError> {
+fn check(plan: &Plan, launches: &Launches, kernels: &[Kernel], ranks: usize) -> Result<(), CudaError> {
     let fail = |what: String| Err(CudaError::Program(what));
+    if launches.weights.len() != ranks || ranks == 0 {
+        return fail(format!("{} ranks for the weights of {ranks}", launches.weights.len()));
+    }
     if launches.phases.len() != plan.phases.len() {
         return fail(format!("{} phases for {}", launches.phases.len(), plan.phases.len()));
     }

@@ -29,17 +29,15 @@ impl StepLayout {
             at += bytes.next_multiple_of(ALIGN);
             here
         };
-        let mut out = StepLayout::default();
-        out.symbols = symbols.iter().map(|n| take(4 * *n as u64)).collect();
-        out.params = params.iter().map(|p| vec![0; p.len()]).collect();
+        let symbols = symbols.iter().map(|n| take(4 * *n as u64)).collect();
+        let mut places: Vec<Vec<u64>> = params.iter().map(|p| vec![0; p.len()]).collect();
         let mut order: Vec<(u64, usize, usize)> =
             params.iter().enumerate().flat_map(|(r, p)| p.iter().enumerate().map(move |(i, n)| (*n, r, i))).collect();
         order.sort_unstable();
         for (bytes, r, i) in order {
-            out.params[r][i] = take(bytes);
+            places[r][i] = take(bytes);
         }
-        out.bytes = at;
-        out
+        StepLayout { symbols, params: places, bytes: at }
     }
 }
 
@@ -67,6 +65,10 @@ fn offsets(pieces: impl Iterator<Item = u64>) -> (Vec<u64>, u64) {
     (out, at)
 }
 
+fn sum(sizes: &[u64]) -> u64 {
+    sizes.iter().fold(0, |a, n| a.saturating_add(*n))
+}
+
 impl Places {
     /// Memory for the ranks of `plan`, all zero but the weights.
     ///
@@ -85,15 +87,15 @@ impl Places {
             launches.states.iter().map(|s| offsets(s.iter().copied())).unzip();
         let ranks = weight_at.len();
         let needs = vec![
-            ("weights", weight_bytes.iter().sum()),
-            ("caches", state_bytes.iter().sum()),
+            ("weights", sum(&weight_bytes)),
+            ("caches", sum(&state_bytes)),
             ("arenas", launches.arena.saturating_mul(ranks as u64)),
             ("scratch", launches.scratch),
             ("step values", steps),
             ("staging of weights", staging),
         ];
         let (free, total) = context.memory()?;
-        if needs.iter().map(|(_, n)| n).fold(0u64, |a, n| a.saturating_add(*n)) > free {
+        if sum(&needs.iter().map(|(_, n)| *n).collect::<Vec<_>>()) > free {
             return Err(CudaError::Memory { device: format!("{context:?}"), free, total, needs });
         }
         if state_at.len() != ranks || weight_at.iter().any(|w| w.len() != plan.weights.len()) {
