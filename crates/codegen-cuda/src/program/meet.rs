@@ -2,17 +2,16 @@
 //! so all copies have the same bits.
 
 use std::fmt::Write as _;
-use std::ops::Range;
 
 use glmc_ir::collective::{Collective, CollectiveKind};
 use glmc_ir::kernel::{Access, Kernel};
 use glmc_ir::op::Op;
 use glmc_ir::placement::Mesh;
-use glmc_ir::shard_map::Shard;
 use glmc_ir::ty::{Dim, Elem, PendingKind, SymValues, TensorType};
 
 use super::local::Symbols;
 use super::own::{Source, make, size};
+use super::share::{Along, along, part_statements};
 use crate::request::Generated;
 
 /// What a contract moves between ranks, if it is a collective.
@@ -41,7 +40,7 @@ pub(super) struct Meet<'a> {
 /// What the members hold along one dim of a value.
 struct Cut {
     dim: usize,
-    ranges: Vec<Vec<Range<u64>>>,
+    held: Vec<Along>,
 }
 
 impl Meet<'_> {
@@ -112,19 +111,13 @@ impl Meet<'_> {
     }
 
     fn cut(&self, ty: &TensorType, dim: usize, bounds: &SymValues) -> Result<Cut, String> {
-        if ty.dims.get(dim).is_none_or(|d| d.extent.as_const().is_none()) {
-            return Err(format!("{ty}: parts of a symbol do not travel on this device yet"));
-        }
-        let of = |r: &usize| {
-            let shard = Shard::of(ty, self.mesh, *r as u64, bounds).map_err(|d| d.message)?;
-            shard.ranges.get(dim).cloned().ok_or_else(|| format!("{ty} has no dim {dim}"))
-        };
-        Ok(Cut { dim, ranges: self.members.iter().map(of).collect::<Result<_, _>>()? })
+        let of = |r: &usize| along(ty, dim, self.mesh, *r, bounds);
+        Ok(Cut { dim, held: self.members.iter().map(of).collect::<Result<_, _>>()? })
     }
 }
 
 /// Entries before the dim, along it, and in one entry of it, as statements that make `o`, `j` and `k`.
-fn place(run: &mut String, cut: &Cut, dims: &[Dim], syms: &SymValues, tag: &str) -> Result<String, String> {
+fn place(run: &mut String, cut: &Cut, dims: &[Dim], syms: &SymValues, tag: &str) -> Result<(), String> {
     let inner = size(&dims[cut.dim + 1..], syms)?;
     let n = size(&dims[cut.dim..=cut.dim], syms)?;
     let _ = writeln!(run, "    u64 inner{tag} = {inner}, n{tag} = {n};");
@@ -132,18 +125,41 @@ fn place(run: &mut String, cut: &Cut, dims: &[Dim], syms: &SymValues, tag: &str)
         run,
         "    u64 o{tag} = i / (n{tag} * inner{tag}), j{tag} = i / inner{tag} % n{tag}, k{tag} = i % inner{tag};"
     );
-    Ok(inner)
+    Ok(())
 }
 
-/// For each run of entries: whose it is, where it starts and ends, where it starts in the part, and the part's size.
-fn runs(cut: &Cut) -> Vec<(usize, u64, u64, u64, u64)> {
+/// A run of entries that a member holds: conditions and places are expressions over the statements before.
+struct Run {
+    member: usize,
+    start: String,
+    end: String,
+    /// Where it starts in the part.
+    before: u64,
+    /// The size of the part.
+    held: String,
+}
+
+/// The runs of a cut; what they need is written to `run`.
+fn runs(run: &mut String, cut: &Cut, tag: &str) -> Vec<Run> {
     let mut out = Vec::new();
-    for (r, ranges) in cut.ranges.iter().enumerate() {
-        let held: u64 = ranges.iter().map(|x| x.end - x.start).sum();
-        let mut before = 0;
-        for x in ranges.iter().filter(|x| x.start < x.end) {
-            out.push((r, x.start, x.end, before, held));
-            before += x.end - x.start;
+    for (member, along) in cut.held.iter().enumerate() {
+        match along {
+            Along::Fixed(ranges) => {
+                let held = format!("{}u", ranges.iter().map(|x| x.end - x.start).sum::<u64>());
+                let mut before = 0;
+                for x in ranges.iter().filter(|x| x.start < x.end) {
+                    let (start, end) = (format!("{}u", x.start), format!("{}u", x.end));
+                    out.push(Run { member, start, end, before, held: held.clone() });
+                    before += x.end - x.start;
+                }
+            }
+            Along::Part { symbol, unit, at, size } => {
+                let tag = format!("{tag}{member}");
+                run.push_str(&part_statements(*symbol, *unit, *at, *size, &tag));
+                let (start, end) = (format!("start{tag}"), format!("end{tag}"));
+                let held = format!("({end} - {start})");
+                out.push(Run { member, start, end, before: 0, held });
+            }
         }
     }
     out
@@ -152,11 +168,11 @@ fn runs(cut: &Cut) -> Vec<(usize, u64, u64, u64, u64)> {
 fn joined(run: &mut String, cut: &Cut, dims: &[Dim], syms: &SymValues) -> Result<(), String> {
     place(run, cut, dims, syms, "_in")?;
     run.push_str("    u32 word = 0;\n");
-    for (r, start, end, before, held) in runs(cut) {
+    for Run { member, start, end, before, held } in runs(run, cut, "_in") {
         let _ = writeln!(
             run,
-            "    if (j_in >= {start}u && j_in < {end}u)\n      word = reinterpret_cast<const u32*>(args.in{r})[(o_in * \
-             {held}u + (j_in - {start}u + {before}u)) * inner_in + k_in];"
+            "    if (j_in >= {start} && j_in < {end})\n      word = reinterpret_cast<const u32*>(args.in{member})[(o_in * \
+             {held} + (j_in - {start} + {before}u)) * inner_in + k_in];"
         );
     }
     Ok(())
@@ -164,11 +180,11 @@ fn joined(run: &mut String, cut: &Cut, dims: &[Dim], syms: &SymValues) -> Result
 
 fn scattered(run: &mut String, cut: &Cut, dims: &[Dim], syms: &SymValues) -> Result<(), String> {
     place(run, cut, dims, syms, "_out")?;
-    for (r, start, end, before, held) in runs(cut) {
+    for Run { member, start, end, before, held } in runs(run, cut, "_out") {
         let _ = writeln!(
             run,
-            "    if (j_out >= {start}u && j_out < {end}u)\n      reinterpret_cast<u32*>(args.out{r})[(o_out * {held}u + \
-             (j_out - {start}u + {before}u)) * inner_out + k_out] = word;"
+            "    if (j_out >= {start} && j_out < {end})\n      reinterpret_cast<u32*>(args.out{member})[(o_out * {held} + \
+             (j_out - {start} + {before}u)) * inner_out + k_out] = word;"
         );
     }
     Ok(())

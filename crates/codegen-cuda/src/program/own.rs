@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::ops::Range;
 
 use glmc_ir::kernel::Access;
 use glmc_ir::ty::{Dim, Extent, SymValues, TensorType};
 
+use super::share::{Along, part_statements};
 use crate::request::{Generated, LaunchShape};
 use crate::signature::{Field, Role, Signature};
 
@@ -60,7 +60,8 @@ pub(super) fn make(s: Source<'_>) -> Result<Generated, String> {
     let mut inner = signature.render();
     let _ = write!(
         inner,
-        "struct Config {{\n  typedef Args Arguments;\n  GLMC_DEVICE static u64 count(const Args& args) {{ return {count}; \
+        "struct Config {{\n  typedef Args Arguments;\n  GLMC_DEVICE static u64 least(u64 a, u64 b) {{ return a < b ? a : b; \
+         }}\n  GLMC_DEVICE static u64 count(const Args& args) {{ return {count}; \
          }}\n  GLMC_DEVICE static void run(const Args& args, u64 i) {{\n{}  }}\n}};\n",
         s.run
     );
@@ -92,30 +93,41 @@ pub(super) enum Seen {
     Counts,
 }
 
-pub(super) fn seen(how: &Seen, ty: &TensorType, ranges: &[Range<u64>], syms: &SymValues) -> Result<Generated, String> {
-    let mut run = String::from("    i32 x = reinterpret_cast<const i32*>(args.x)[i];\n    u32 p = u32(x);\n");
-    let mut before = 0;
+pub(super) fn seen(how: &Seen, ty: &TensorType, along: &Along, syms: &SymValues) -> Result<Generated, String> {
+    let mut run = String::from("    i32 x = reinterpret_cast<const i32*>(args.x)[i];\n    u64 p = u32(x);\n");
     run.push_str(match how {
         Seen::Positions => "    i32 y = -1;\n",
         Seen::Counts => "    i32 y = x;\n    if (x >= 0) y = 0;\n",
     });
-    for Range { start, end } in ranges {
+    let mut range = |start: &str, end: &str, before: u64| {
         let _ = match how {
             Seen::Positions => {
-                writeln!(run, "    if (x >= 0 && p >= {start}u && p < {end}u) y = i32(p - {start}u + {before}u);")
+                writeln!(run, "    if (x >= 0 && p >= {start} && p < {end}) y = i32(p - {start} + {before}u);")
             }
             Seen::Counts => {
-                writeln!(run, "    if (x >= 0 && p > {start}u) y += i32((p < {end}u ? p : {end}u) - {start}u);")
+                writeln!(run, "    if (x >= 0 && p > {start}) y += i32((p < {end} ? p : {end}) - {start});")
             }
         };
-        before += end - start;
+    };
+    match along {
+        Along::Fixed(ranges) => {
+            let mut before = 0;
+            for r in ranges {
+                range(&format!("{}u", r.start), &format!("{}u", r.end), before);
+                before += r.end - r.start;
+            }
+        }
+        Along::Part { symbol, unit, at, size } => {
+            range("start", "end", 0);
+            run.insert_str(0, &part_statements(*symbol, *unit, *at, *size, ""));
+        }
     }
     run.push_str("    reinterpret_cast<i32*>(args.y)[i] = y;\n");
     let (stem, what) = match how {
         Seen::Positions => ("own_positions", "positions"),
         Seen::Counts => ("own_counts", "counts"),
     };
-    let comment = format!("{what} of a whole dim as a rank sees them that holds {ranges:?} of it");
+    let comment = format!("{what} of a whole dim as a rank sees them that holds {along:?} of it");
     let fields = vec![("x".into(), Access::Read, ty.clone()), ("y".into(), Access::Write, ty.clone())];
     make(Source { stem, comment, fields, over: &ty.dims, syms, run })
 }
