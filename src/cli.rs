@@ -70,6 +70,20 @@ pub(crate) struct SizeArgs {
     pub(crate) fuel: Option<u64>,
 }
 
+/// Where a plan runs.
+#[derive(Debug, Args, Clone)]
+pub(crate) struct DeviceArgs {
+    /// Where to run: cpu, or a GPU as cuda:0
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = crate::cmd::device::parse_where)]
+    pub(crate) device: crate::cmd::device::Where,
+    /// On a GPU, launch each step alone and wait for it: slow, but an error names the step
+    #[arg(long)]
+    pub(crate) eager: bool,
+    /// NVRTC library, or its folder [default: GLMC_NVRTC, CUDA toolkits, Python wheels, the system's loader]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvrtc: Option<PathBuf>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CompileArgs {
     /// GGUF file; of a split model any part, or its folder
@@ -136,9 +150,8 @@ pub(crate) struct RunArgs {
     /// Write the logits of each made token to an .npy file
     #[arg(long, value_name = "FILE.npy")]
     pub(crate) logits: Option<PathBuf>,
-    /// Where to run: this version has `cpu`
-    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = ["cpu"])]
-    pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) place: DeviceArgs,
     /// Sizes, when PLAN is a GGUF file
     #[command(flatten)]
     pub(crate) sizes: SizeArgs,
@@ -181,6 +194,8 @@ pub(crate) struct PerplexityArgs {
     /// Ids of a window; each window starts from an empty cache and is scored on its ids 1..
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) window: u64,
+    #[command(flatten)]
+    pub(crate) place: DeviceArgs,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use glmc_frontend_gguf::InputError;
 use glmc_runtime::RuntimeError;
+use glmc_runtime::device::cuda::CudaError;
 
 use crate::terminal::{escaped, say, try_print};
 
@@ -151,6 +152,8 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Numbers(_) => new("model", "numbers", None),
             RuntimeError::Kernel { .. } if numbers => new("model", "numbers", None),
             RuntimeError::Kernel { .. } | RuntimeError::Meet { .. } => new("device", "kernel", None),
+            RuntimeError::Cuda { source: CudaError::Memory { .. }, .. } => new("device", "device-memory", None),
+            RuntimeError::Cuda { .. } => new("device", "cuda", None),
         }
     }
 }

@@ -19,6 +19,7 @@ mod values;
 mod equivalence {
     mod compile;
     mod contracts;
+    mod emulated;
     mod layer;
     mod models;
     mod modules;

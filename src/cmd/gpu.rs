@@ -5,7 +5,7 @@ use std::path::Path;
 
 use glmc_codegen_cuda::nvrtc::{Cache, Compiler, NvrtcError, Unit};
 use glmc_codegen_cuda::{Arch, GenerateError, Generated, emit};
-use glmc_runtime::device::cuda::{Context, CudaError, Driver, Function, Launch, Module, Stream};
+use glmc_runtime::device::cuda::{Context, CudaError, Driver, Function, Kernel, KernelLaunch, Launch, Module, Stream};
 
 use crate::error::CliError;
 use crate::terminal::say;
@@ -125,6 +125,17 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
+    /// A kernel with all that a device needs to start it.
+    pub(crate) fn kernel(&self, k: &Generated) -> Result<Kernel, CudaError> {
+        let missing = || CudaError::Launch { kernel: k.name.clone(), why: "it is not loaded".into() };
+        let functions = self.functions.get(&k.name).ok_or_else(missing)?;
+        let launches = functions.iter().zip(&k.launches).map(|(f, l)| {
+            let function = f.clone();
+            KernelLaunch { function, grid: l.grid, threads: l.threads, shared: l.shared }
+        });
+        Ok(Kernel { name: k.name.clone(), launches: launches.collect() })
+    }
+
     /// Starts the launches of a kernel, all with these arguments.
     pub(crate) fn launch(
         &self,

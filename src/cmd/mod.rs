@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod cached;
 pub(crate) mod compile;
 pub(crate) mod decisions;
+pub(crate) mod device;
 pub(crate) mod devices;
 pub(crate) mod explain;
 pub(crate) mod figures;

@@ -7,6 +7,7 @@ use std::path::Path;
 use glmc_runtime::engine::{Engine, Want};
 use glmc_runtime::load::load;
 
+use super::device::{Opened, Placed};
 use super::{print_json, print_line};
 use crate::cli::PerplexityArgs;
 use crate::error::CliError;
@@ -19,6 +20,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     super::want_plan(&args.plan)?;
     let at = |e: CliError| e.at(&args.plan);
     super::start_threads()?;
+    let device = Opened::new(&args.place)?;
     let loaded = load(&args.plan).map_err(|e| at(e.into()))?;
     let bytes = read(&args.file)?;
     let ids = ids(args, &bytes)?;
@@ -27,7 +29,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         let m = format!("--window {} does not fit the plan's context of {ctx}", args.window);
         return Err(at(CliError::usage("window", m)));
     }
-    let mut engine = Engine::new(loaded).map_err(|e| at(e.into()))?;
+    let Placed { mut engine, devices } = device.engine(loaded, &args.place, args.json).map_err(at)?;
     let progress = Stage::begin("scoring", args.json);
     let (mut nll, mut count) = (0.0, 0u64);
     for window in ids.chunks(args.window as usize).filter(|w| w.len() > 1) {
@@ -46,7 +48,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         return Err(at(e.into()));
     }
     if args.json {
-        return print_json(&serde_json::json!({ "perplexity": perplexity, "tokens": count }));
+        return print_json(&serde_json::json!({ "perplexity": perplexity, "tokens": count, "devices": devices }));
     }
     print_line(&format!("perplexity {perplexity:.4} over {count} tokens"))
 }

@@ -9,6 +9,7 @@ use glmc_runtime::load::load;
 use glmc_runtime::sampler::{Sampler, SamplerParams};
 use glmc_runtime::text::Tokenizer;
 
+use super::device::{Opened, Placed};
 use super::{cached, print_json, print_text, prompt, tokenizer};
 use crate::cli::RunArgs;
 use crate::error::CliError;
@@ -28,6 +29,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     })
     .map_err(|e| CliError::usage("sampling", e.to_string()))?;
     let start = Instant::now();
+    let device = Opened::new(&args.place)?;
     let dir = cached::plan_of(args)?;
     let at = |e: CliError| e.at(&dir);
     super::start_threads()?;
@@ -35,12 +37,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     let loaded = load(&dir).map_err(|e| at(e.into()))?;
     let tokenizer = tokenizer(&dir)?;
     let prompt = prompt::ids(args, &dir, &tokenizer, &loaded.plan).map_err(at)?;
-    let engine = Engine::new(loaded).map_err(|e| at(e.into()))?;
+    let Placed { engine, devices } = device.engine(loaded, &args.place, args.json).map_err(at)?;
     let load_s = start.elapsed().as_secs_f64();
     progress.end();
     let mut session = Session {
         args,
         engine,
+        devices,
         sampler,
         tokenizer: &tokenizer,
         cancel: cancel_flag()?,
@@ -89,6 +92,7 @@ fn cancel_flag() -> Result<Arc<AtomicBool>, CliError> {
 struct Session<'a> {
     args: &'a RunArgs,
     engine: Engine,
+    devices: Vec<serde_json::Value>,
     sampler: Sampler,
     tokenizer: &'a Tokenizer,
     cancel: Arc<AtomicBool>,
@@ -182,24 +186,22 @@ impl Session<'_> {
         // The first token comes from the prompt's logits; each further one takes a decode step.
         let decode_tps = rate(self.tokens.len().saturating_sub(1), done.decode_s);
         if self.args.json {
-            let device =
-                |rank| serde_json::json!({ "rank": rank, "device": self.args.device, "arch": std::env::consts::ARCH });
-            let devices: Vec<_> = (0..self.engine.plan().target.ranks).map(device).collect();
             return print_json(&serde_json::json!({
                 "prompt_tokens": prompt.len(),
                 "tokens": self.tokens,
                 "text": self.text,
                 "finish": done.finish,
                 "timings": { "load_s": load_s, "prefill_tps": prefill_tps, "decode_tps": decode_tps },
-                "devices": devices,
+                "devices": self.devices,
             }));
         }
         print_text("\n")?;
         say(&format!(
-            "[{}] {} prompt tokens at {prefill_tps:.1}/s, {} tokens at {decode_tps:.1}/s, loaded in {load_s:.2} s",
+            "[{}] {} prompt tokens at {prefill_tps:.1}/s, {} tokens at {decode_tps:.1}/s, loaded in {load_s:.2} s on {}",
             done.finish,
             prompt.len(),
-            self.tokens.len()
+            self.tokens.len(),
+            self.args.place.device
         ));
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! GPU commands on whatever machine the tests run on: without a GPU each says so, with its own exit code.
 
-use super::support::glmc;
+use super::support::{glmc, s, tiny_plan};
 
 /// The driver's version and the number of devices, if the machine has them.
 fn machine() -> (bool, usize) {
@@ -58,4 +58,31 @@ fn what_is_no_gpu_is_a_usage_error() {
         assert_eq!(ran.code(), 2, "{device} {ran:?}");
     }
     assert_eq!(glmc(&["bench"]).code(), 2);
+}
+
+#[test]
+fn a_plan_for_a_gpu_that_is_not_there_never_runs_elsewhere() {
+    let (driver, devices) = machine();
+    let dir = tempfile::tempdir().unwrap();
+    let plan = tiny_plan(dir.path());
+    let text = dir.path().join("ids.json");
+    std::fs::write(&text, "[1, 2, 3]").unwrap();
+    let run = ["run", s(&plan), "--tokens", "1,2,3", "-n", "2", "--json"];
+    let perplexity = ["perplexity", s(&plan), "-f", s(&text), "--json"];
+    for args in [&run as &[&str], &perplexity] {
+        let ran = glmc(&[args, &["--device", "cuda:99"]].concat());
+        assert_eq!(ran.code(), 4, "{ran:?}");
+        let error = ran.json()["error"].clone();
+        assert_eq!(error["class"], "device", "{error}");
+        if devices == 0 {
+            let ran = glmc(&[args, &["--device", "cuda:0"]].concat());
+            assert_eq!(ran.code(), 4, "{ran:?}");
+            assert!(driver || ran.json()["error"]["code"] == "no-driver", "{ran:?}");
+        }
+        for device in ["gpu", "cuda", "cuda:", "cuda:-1", ""] {
+            assert_eq!(glmc(&[args, &["--device", device]].concat()).code(), 2, "{device}");
+        }
+        let ran = glmc(&[args, &["--device", "cpu"]].concat()).ok().json();
+        assert_eq!(ran["devices"][0]["device"], "cpu", "{ran}");
+    }
 }

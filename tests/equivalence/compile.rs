@@ -22,15 +22,20 @@ pub(super) struct Compiled {
     pub(super) files: Files,
 }
 
-/// Compiles the model of `path`.
+/// Compiles the model of `path` for one CPU rank.
 pub(super) fn compile(path: &Path, options: &LiftOptions) -> Result<Compiled, String> {
+    compile_for(path, options, "cpu")
+}
+
+/// Compiles the model of `path` by the costs of a shipped target.
+pub(super) fn compile_for(path: &Path, options: &LiftOptions, target: &str) -> Result<Compiled, String> {
     let set = open(path).map_err(|e| e.line())?;
     let model = Model::load(&set).map_err(|e| e.line())?;
     let lifted = model.lift(options).map_err(|e| e.to_string())?;
     let entries: Vec<EntryInfo> =
         lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
     let mut stages = Vec::new();
-    let done = pipeline::run(lifted.module, &entries, &crate::run::machine("cpu"), None, &mut |name, m| {
+    let done = pipeline::run(lifted.module, &entries, &crate::run::machine(target), None, &mut |name, m| {
         stages.push((name.to_owned(), m.clone()))
     })
     .map_err(|e| e.to_string())?;

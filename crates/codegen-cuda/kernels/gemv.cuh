@@ -236,7 +236,7 @@ GLMC_DEVICE void gemv_lane(const typename C::Arguments& args) {
 #pragma unroll
   for (u32 j = 0; j < C::TOKENS; ++j) {
     // Tokens past the end repeat the last one; they are not written.
-    u64 from = u64(j < tokens ? j : tokens - 1) * C::XSTEP + u64(first / C::FREE) * C::K;
+    u64 from = u64(j < tokens ? j : tokens ? tokens - 1 : 0) * C::XSTEP + u64(first / C::FREE) * C::K;
     load_activation<C>(x + j * A::BYTES, args.x, from);
   }
   multiply_stages<C>(args, p, x, first, rows, tokens, C::YFIRST);

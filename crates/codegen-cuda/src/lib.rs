@@ -14,6 +14,7 @@ pub mod emit;
 pub mod host;
 pub mod kernels;
 pub mod nvrtc;
+pub mod program;
 pub mod repack;
 
 mod family;

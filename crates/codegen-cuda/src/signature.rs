@@ -22,10 +22,13 @@ pub enum Role {
     },
     /// The current values of the phase's symbols, `u32` each, in the order of the phase's table, in device memory.
     Symbols,
-    /// Device memory that only this kernel's launches touch. It must hold zeros when it is first used.
+    /// Device memory that no kernel that runs at the same time touches.
     Scratch {
         /// Bytes.
         bytes: u64,
+        /// Whether it must hold zeros at first and then what the last launch of this kernel left; else any kernel may
+        /// leave anything in it.
+        kept: bool,
     },
 }
 
@@ -55,7 +58,7 @@ impl Signature {
 
     /// Bytes of scratch that a launch needs.
     pub fn scratch(&self) -> u64 {
-        let of = |f: &Field| if let Role::Scratch { bytes } = f.role { bytes } else { 0 };
+        let of = |f: &Field| if let Role::Scratch { bytes, .. } = f.role { bytes } else { 0 };
         self.0.iter().map(of).sum()
     }
 
@@ -75,7 +78,7 @@ impl Signature {
                     (c, format!("{note} {ty}{layout}"))
                 }
                 Role::Symbols => ("const u32*", "values of the symbols".to_owned()),
-                Role::Scratch { bytes } => ("u8*", format!("scratch, {bytes} bytes")),
+                Role::Scratch { bytes, .. } => ("u8*", format!("scratch, {bytes} bytes")),
             };
             let _ = writeln!(out, "  {ty} {};  // {note}", f.ident);
         }

@@ -14,6 +14,7 @@ pub mod entities;
 pub mod graph;
 pub mod interp;
 pub mod kernel;
+pub mod launch;
 pub mod mutate;
 pub mod op;
 pub mod ops;

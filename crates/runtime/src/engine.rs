@@ -6,10 +6,10 @@
 use glmc_ir::plan::{PhaseKind, param};
 use glmc_ir::ty::SymValues;
 
-use crate::device::Device;
 use crate::device::cpu::Observer;
+use crate::device::{Device, cpu_of};
 use crate::error::RuntimeError;
-use crate::load::{Loaded, check_engine};
+use crate::load::{Loaded, check_cpu, check_engine};
 
 /// A live sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -24,11 +24,11 @@ pub enum Want {
     All,
 }
 
-/// Runs a loaded plan on the CPU.
+/// Runs a loaded plan on a device.
 #[derive(Debug)]
 pub struct Engine {
     loaded: Loaded,
-    device: Device,
+    device: Box<dyn Device>,
     seqs: Vec<Option<Vec<i32>>>,
     /// Rows that ended sequences gave back.
     free: Vec<i32>,
@@ -38,13 +38,24 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with empty caches.
+    /// An engine with empty caches on the CPU.
     ///
     /// # Errors
-    /// A plan whose phases or sizes do not fit the engine, or memory that the system does not give.
+    /// A plan that is not for the CPU, whose phases or sizes do not fit the engine, or memory that the system does not
+    /// give.
     pub fn new(loaded: Loaded) -> Result<Self, RuntimeError> {
         check_engine(&loaded.plan, &loaded.dir)?;
-        let device = Device::new(&loaded.plan)?;
+        check_cpu(&loaded.plan, &loaded.dir)?;
+        let device = cpu_of(&loaded.plan)?;
+        Self::on(loaded, device)
+    }
+
+    /// An engine with empty caches on a device that was made for the plan.
+    ///
+    /// # Errors
+    /// A plan whose phases or sizes do not fit the engine.
+    pub fn on(loaded: Loaded, device: Box<dyn Device>) -> Result<Self, RuntimeError> {
+        check_engine(&loaded.plan, &loaded.dir)?;
         let rows = i32::try_from(loaded.plan.limits.cache_rows)
             .map_err(|_| RuntimeError::Request("a cache of more than 2^31 rows".into()))?;
         let chunk = loaded.plan.limits.chunk;
@@ -145,7 +156,7 @@ impl Engine {
                 },
             };
             self.grow(seq, chunk.len())?;
-            let result = self.run(index, &batch, see.as_mut().map(|s| &mut **s as Observer<'_>));
+            let result = self.run(index, &batch, see.as_mut().map(|s| &mut **s as Observer<'_>)).and_then(finite);
             if result.is_err() {
                 self.shrink(seq, start);
             }
@@ -190,13 +201,15 @@ impl Engine {
             out: (0..next.len() as i32).chain(vec![-1; pad]).collect(),
         };
         let grown = next.iter().try_for_each(|(s, _)| self.grow(*s, 1));
-        let result = grown.and_then(|()| self.run(index, &batch, see));
+        let wanted = next.len() * self.loaded.plan.model.vocab as usize;
+        let result = grown.and_then(|()| self.run(index, &batch, see)).and_then(|mut logits| {
+            logits.truncate(wanted);
+            finite(logits)
+        });
         if result.is_err() {
             next.iter().zip(&starts).for_each(|((s, _), at)| self.shrink(*s, *at));
         }
-        let mut logits = result?;
-        logits.truncate(next.len() * self.loaded.plan.model.vocab as usize);
-        Ok(logits)
+        result
     }
 
     fn check(&self, seq: SeqId, tokens: &[u32]) -> Result<(), RuntimeError> {
@@ -294,6 +307,14 @@ impl Engine {
             }
         }
         table
+    }
+}
+
+/// The logits, if each is a number: anything else is a fault of the model or the device, never a choice.
+fn finite(logits: Vec<f32>) -> Result<Vec<f32>, RuntimeError> {
+    match logits.iter().position(|x| !x.is_finite()) {
+        Some(i) => Err(RuntimeError::Numbers(format!("entry {i} of {} is {}", logits.len(), logits[i]))),
+        None => Ok(logits),
     }
 }
 

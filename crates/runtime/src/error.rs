@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::collective::MeetError;
 use crate::device::cpu::KernelError;
+use crate::device::cuda::CudaError;
 
 /// What went wrong in loading or running a plan.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +62,14 @@ pub enum RuntimeError {
         kernel: &'static str,
         /// Why.
         source: MeetError,
+    },
+    /// A GPU failed.
+    #[error("step `{step}`: {source}")]
+    Cuda {
+        /// Provenance of the step, or the phase.
+        step: String,
+        /// Why.
+        source: CudaError,
     },
     /// One of several ranks failed, and all stopped.
     #[error("rank {rank}: {source}")]

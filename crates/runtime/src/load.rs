@@ -172,18 +172,23 @@ pub(crate) fn check_engine(plan: &Plan, dir: &Path) -> Result<(), RuntimeError> 
     })
 }
 
+/// Refuses a plan that is made for other devices than the CPU.
+pub(crate) fn check_cpu(plan: &Plan, dir: &Path) -> Result<(), RuntimeError> {
+    if plan.target.arch == "cpu" {
+        return Ok(());
+    }
+    let message = format!(
+        "is for target `{}` ({} ranks of {}); without `--device cuda:N` plans of cpu ranks run: compile for `--target cpu`",
+        plan.target.name, plan.target.ranks, plan.target.arch
+    );
+    Err(RuntimeError::Plan { path: dir.join(PLAN), code: "plan-target", message })
+}
+
 /// Maps the weight files of a plan that passed its checks.
 ///
 /// # Errors
 /// A weight file that is missing or is not the one the plan was made from.
 pub fn map_weights(plan: Plan, dir: &Path) -> Result<Loaded, RuntimeError> {
-    if plan.target.arch != "cpu" {
-        let message = format!(
-            "is for target `{}` ({} ranks of {}); this program runs plans of cpu ranks: compile for `--target cpu`",
-            plan.target.name, plan.target.ranks, plan.target.arch
-        );
-        return Err(RuntimeError::Plan { path: dir.join(PLAN), code: "plan-target", message });
-    }
     let files: Arc<[Mapped]> = plan.files.iter().map(open_part).collect::<Result<_, _>>()?;
     let ranks = 0..plan.target.ranks as usize;
     let weights = ranks.map(|r| Weights::new(Arc::clone(&files), &plan, r)).collect::<Result<_, _>>()?;

@@ -4,6 +4,7 @@
 
 mod device;
 mod list;
+mod model;
 mod report;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,13 +58,15 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<(), CliError> {
         say(&format!("{kernels} kernels in {units} units ({cached} from the cache), {compiled:.1} s"));
     }
     let outcomes = execute(&gpu, &loaded, &checks, &kernels, if args.quick { 2 } else { 4 })?;
+    let models = model::run(&gpu, args.device)?;
     let seconds = [compiled, start.elapsed().as_secs_f64()];
-    let report = Report { seed, quick: args.quick, seconds, kernels: loaded.kernels, checks: &checks, outcomes };
+    let report =
+        Report { seed, quick: args.quick, seconds, kernels: loaded.kernels, checks: &checks, outcomes, models };
     report.print(&gpu, args.json)?;
     match report.failures() {
         0 => Ok(()),
         n => {
-            let message = format!("{n} of {} checks fail; run again with --seed {seed}", checks.len());
+            let message = format!("{n} of {} checks fail; run again with --seed {seed}", report.total());
             Err(CliError::usage("selftest", message).class("selftest"))
         }
     }

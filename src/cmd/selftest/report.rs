@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::super::gpu::Gpu;
 use super::super::{print_json, print_line};
+use super::model::{self, ModelCheck};
 use crate::error::CliError;
 
 /// The relative L2 of a check, or what is wrong.
@@ -21,6 +22,8 @@ pub(super) struct Report<'c> {
     pub(super) kernels: usize,
     pub(super) checks: &'c [Check],
     pub(super) outcomes: Vec<Outcome>,
+    /// A whole model.
+    pub(super) models: Vec<ModelCheck>,
 }
 
 /// One family at one layout and rounding.
@@ -40,7 +43,12 @@ fn key(c: &Check) -> (String, &'static str, String) {
 
 impl Report<'_> {
     pub(super) fn failures(&self) -> usize {
-        self.outcomes.iter().filter(|o| o.is_err()).count()
+        let models = self.models.iter().map(|m| &m.outcome);
+        self.outcomes.iter().chain(models).filter(|o| o.is_err()).count()
+    }
+
+    pub(super) fn total(&self) -> usize {
+        self.checks.len() + self.models.len()
     }
 
     fn rows(&self) -> BTreeMap<(String, &'static str, String), Row> {
@@ -71,12 +79,17 @@ impl Report<'_> {
                     })
                 })
                 .collect();
+            let models: Vec<_> = self
+                .models
+                .iter()
+                .map(|m| json!({ "what": m.what, "l2": m.outcome.as_ref().ok(), "budget": model::BUDGET, "why": m.outcome.as_ref().err() }))
+                .collect();
             let failures: Vec<_> =
                 failed.map(|(c, e)| json!({ "family": c.case.kernel.name(), "case": c.what, "why": e })).collect();
             return print_json(&json!({
                 "seed": self.seed, "quick": self.quick, "machine": gpu.json(), "kernels": self.kernels,
-                "checks": self.checks.len(), "compile_seconds": self.seconds[0], "seconds": self.seconds[1],
-                "passed": failures.is_empty(), "families": rows, "failures": failures,
+                "checks": self.total(), "models": models, "compile_seconds": self.seconds[0], "seconds": self.seconds[1],
+                "passed": self.failures() == 0, "families": rows, "failures": failures,
             }));
         }
         print_line(&format!(
@@ -91,12 +104,19 @@ impl Report<'_> {
                 r.worst, r.budget
             ))?;
         }
+        for m in &self.models {
+            let (l2, result) = match &m.outcome {
+                Ok(l2) => (*l2, "ok".to_owned()),
+                Err(e) => (f64::NAN, format!("FAIL {e}")),
+            };
+            print_line(&format!("{:<46} {l2:>9.1e} {:>9.0e}  {result}", format!("model, {}", m.what), model::BUDGET))?;
+        }
         for (c, e) in failed.take(50) {
             print_line(&format!("FAIL {} {}: {e}", c.case.kernel.name(), c.what))?;
         }
         print_line(&format!(
             "{} checks of {} kernels, {} fail, {:.1} s ({:.1} s until compiled), seed {}",
-            self.checks.len(),
+            self.total(),
             self.kernels,
             self.failures(),
             self.seconds[1],

@@ -151,7 +151,7 @@ impl Check {
                 Role::Symbols => {
                     Buffer::Input(self.values.0.values().flat_map(|v| (*v as u32).to_le_bytes()).collect())
                 }
-                Role::Scratch { bytes } => Buffer::Changed(vec![0; *bytes as usize]),
+                Role::Scratch { bytes, .. } => Buffer::Changed(vec![0; *bytes as usize]),
             };
             back += usize::from(!matches!(buffer, Buffer::Input(_)));
             buffers.push(buffer);

@@ -69,6 +69,8 @@ pub(crate) struct Draft {
     pub(crate) entries: Vec<Entry>,
     /// Bytes of scratch.
     pub(crate) scratch: u64,
+    /// Whether scratch may hold anything before each run: all of it that is read was written by the same run.
+    pub(crate) loose: bool,
     /// The chosen configuration in a few words, and why.
     pub(crate) config: String,
     pub(crate) why: String,
@@ -267,7 +269,7 @@ impl<'a> Cx<'a> {
         dims.into_iter().any(|d| matches!(d.extent, Extent::Sym(_)))
     }
 
-    pub(crate) fn signature(&self, scratch: u64) -> Signature {
+    pub(crate) fn signature(&self, scratch: u64, loose: bool) -> Signature {
         let (mut ins, mut outs) = (self.inputs.iter(), self.outputs.iter());
         let mut fields = Vec::new();
         for (index, p) in self.params.iter().enumerate() {
@@ -284,14 +286,14 @@ impl<'a> Cx<'a> {
             fields.push(Field { ident: "syms".into(), role: Role::Symbols });
         }
         if scratch > 0 {
-            fields.push(Field { ident: "scratch".into(), role: Role::Scratch { bytes: scratch } });
+            fields.push(Field { ident: "scratch".into(), role: Role::Scratch { bytes: scratch, kept: !loose } });
         }
         Signature(fields)
     }
 
     /// The source around a draft.
     pub(crate) fn finish(&self, d: Draft) -> Result<Generated, GenerateError> {
-        let signature = self.signature(d.scratch);
+        let signature = self.signature(d.scratch, d.loose);
         let kernel = self.request.kernel;
         let attrs = serde_json::to_string(&kernel.attrs()).unwrap_or_default();
         let mut head = format!("// {} {attrs}\n", kernel.name());

@@ -58,6 +58,7 @@ fn by_expert(cx: &Cx<'_>, math: Math) -> Result<Draft, GenerateError> {
             entry("tiles", "expert_tiles<Config>(args);", tiles, 256, math.shared()),
         ],
         scratch: starts + 4 * choices.max(1),
+        loose: true,
         config: format!("choices listed by expert, then {}: {TILE} rows by {} choices", math.name(), math.columns()),
         why: "many choices share an expert: its rows are decoded once for all of them".into(),
         ..Draft::default()

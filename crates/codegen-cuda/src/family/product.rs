@@ -42,7 +42,7 @@ fn product(
     };
     let bytes = 4 * inner.bound(&inner.outputs[0].ty.dims).unwrap_or(0);
     let scratch_at = (at + bytes).next_multiple_of(256);
-    let signature = inner.signature(draft.scratch);
+    let signature = inner.signature(draft.scratch, draft.loose);
     let mut given = inputs.iter();
     let mut values = Vec::new();
     for f in &signature.0 {
@@ -124,6 +124,7 @@ fn with_step(
     entries.push(step);
     let mut d = Draft { entries, members: m, tables: "typedef Args Outer;\n".into(), ..Draft::default() };
     d.scratch = products.last().map_or(0, |p| p.end);
+    d.loose = products.iter().all(|p| p.draft.scratch == 0 || p.draft.loose);
     d.includes = cx.decoders(&cx.inputs.iter().collect::<Vec<_>>());
     d.includes.push("elementwise.cuh");
     let mut words: Vec<String> = Vec::new();

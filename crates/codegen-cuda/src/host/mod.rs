@@ -5,8 +5,10 @@
 //! not the end of the test.
 
 mod job;
+mod plan;
 
 pub use job::{Buffer, Job, Launch, Order};
+pub use plan::{Left, PlanError, PlanRun, buffer};
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -128,6 +130,8 @@ impl Program {
                 log: log.lines().take(40).collect::<Vec<_>>().join("\n"),
             });
         }
+        // Beside the program, for whoever reads what a kernel did.
+        std::fs::rename(&file, path.with_extension("cpp")).map_err(io("keep the source"))?;
         std::fs::rename(&made, &path).map_err(io(format!("move to {}", path.display())))?;
         Ok(Program { path })
     }

@@ -5,6 +5,8 @@
 pub mod cpu;
 pub mod cuda;
 
+use std::fmt;
+
 use glmc_ir::plan::{Phase, Plan};
 use glmc_ir::ty::SymValues;
 
@@ -12,32 +14,44 @@ use crate::error::RuntimeError;
 use crate::load::Weights;
 use cpu::{CpuDevice, CpuGroup, Observer};
 
-/// What runs a plan's steps: one rank, or several that meet.
-#[derive(Debug)]
-pub(crate) enum Device {
-    One(CpuDevice),
-    Group(CpuGroup),
+/// What runs a plan's steps: all its ranks, with their memory.
+pub trait Device: fmt::Debug + Send {
+    /// Whether every output is filled with NaN before each launch writes it.
+    fn set_poison(&mut self, on: bool);
+
+    /// Runs phase `index` of `plan` at the symbol values `syms` with whole `params` in order (32-bit words). `see` gets
+    /// the outputs of every step, of several ranks the parts of rank 0.
+    ///
+    /// # Errors
+    /// The launch that failed, with its provenance.
+    fn run(
+        &mut self,
+        plan: &Plan,
+        index: usize,
+        weights: &[Weights],
+        syms: &SymValues,
+        params: &[Vec<i32>],
+        see: Option<Observer<'_>>,
+    ) -> Result<(), RuntimeError>;
+
+    /// The floats of a whole result of the phase that ran last.
+    ///
+    /// # Errors
+    /// A result that is not there, is not `f32`, or is in parts.
+    fn result(&self, plan: &Plan, phase: &Phase, name: &str, syms: &SymValues) -> Result<&[f32], RuntimeError>;
 }
 
-impl Device {
-    /// Memory for every rank of `plan`.
-    pub(crate) fn new(plan: &Plan) -> Result<Self, RuntimeError> {
-        if plan.mesh.is_empty() {
-            CpuDevice::new(plan).map(Device::One)
-        } else {
-            CpuGroup::new(plan).map(Device::Group)
-        }
+/// The CPU device of a plan: one rank, or several that meet.
+pub(crate) fn cpu_of(plan: &Plan) -> Result<Box<dyn Device>, RuntimeError> {
+    Ok(if plan.mesh.is_empty() { Box::new(CpuDevice::new(plan)?) } else { Box::new(CpuGroup::new(plan)?) })
+}
+
+impl Device for CpuDevice {
+    fn set_poison(&mut self, on: bool) {
+        self.poison = on;
     }
 
-    pub(crate) fn set_poison(&mut self, on: bool) {
-        match self {
-            Device::One(d) => d.poison = on,
-            Device::Group(g) => g.set_poison(on),
-        }
-    }
-
-    /// Runs phase `index`; see [`CpuDevice::run`].
-    pub(crate) fn run(
+    fn run(
         &mut self,
         plan: &Plan,
         index: usize,
@@ -46,26 +60,35 @@ impl Device {
         params: &[Vec<i32>],
         see: Option<Observer<'_>>,
     ) -> Result<(), RuntimeError> {
-        match self {
-            Device::One(d) => match weights.first() {
-                Some(w) => d.run(plan, index, w, syms, params, see),
-                None => Err(RuntimeError::Request("the plan has no rank".into())),
-            },
-            Device::Group(g) => g.run(plan, index, weights, syms, params, see),
+        match weights.first() {
+            Some(w) => CpuDevice::run(self, plan, index, w, syms, params, see),
+            None => Err(RuntimeError::Request("the plan has no rank".into())),
         }
     }
 
-    /// The floats of a whole result of the phase that ran last.
-    pub(crate) fn result(
-        &self,
+    fn result(&self, _: &Plan, phase: &Phase, name: &str, syms: &SymValues) -> Result<&[f32], RuntimeError> {
+        CpuDevice::result(self, phase, name, syms)
+    }
+}
+
+impl Device for CpuGroup {
+    fn set_poison(&mut self, on: bool) {
+        CpuGroup::set_poison(self, on);
+    }
+
+    fn run(
+        &mut self,
         plan: &Plan,
-        phase: &Phase,
-        name: &str,
+        index: usize,
+        weights: &[Weights],
         syms: &SymValues,
-    ) -> Result<&[f32], RuntimeError> {
-        match self {
-            Device::One(d) => d.result(phase, name, syms),
-            Device::Group(g) => g.result(plan, phase, name, syms),
-        }
+        params: &[Vec<i32>],
+        see: Option<Observer<'_>>,
+    ) -> Result<(), RuntimeError> {
+        CpuGroup::run(self, plan, index, weights, syms, params, see)
+    }
+
+    fn result(&self, plan: &Plan, phase: &Phase, name: &str, syms: &SymValues) -> Result<&[f32], RuntimeError> {
+        CpuGroup::result(self, plan, phase, name, syms)
     }
 }

@@ -58,17 +58,24 @@ functions! {
     upload "cuMemcpyHtoD_v2" (u64, *const c_void, usize);
     download "cuMemcpyDtoH_v2" (*mut c_void, u64, usize);
     fill "cuMemsetD32_v2" (u64, c_uint, usize);
+    host_alloc "cuMemHostAlloc" (*mut Ptr, usize, c_uint);
+    host_free "cuMemFreeHost" (Ptr);
+    upload_async "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, Ptr);
+    download_async "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, Ptr);
+    fill_async "cuMemsetD32Async" (u64, c_uint, usize, Ptr);
     stream_create "cuStreamCreate" (*mut Ptr, c_uint);
     stream_destroy "cuStreamDestroy_v2" (Ptr);
     stream_wait "cuStreamSynchronize" (Ptr);
     capture_begin "cuStreamBeginCapture_v2" (Ptr, c_int);
     capture_end "cuStreamEndCapture" (Ptr, *mut Ptr);
     graph_instantiate "cuGraphInstantiateWithFlags" (*mut Ptr, Ptr, u64);
+    graph_upload "cuGraphUpload" (Ptr, Ptr);
     graph_launch "cuGraphLaunch" (Ptr, Ptr);
     graph_exec_destroy "cuGraphExecDestroy" (Ptr);
     graph_destroy "cuGraphDestroy" (Ptr);
     event_create "cuEventCreate" (*mut Ptr, c_uint);
     event_record "cuEventRecord" (Ptr, Ptr);
+    event_wait "cuEventSynchronize" (Ptr);
     event_elapsed "cuEventElapsedTime" (*mut f32, Ptr, Ptr);
     event_destroy "cuEventDestroy_v2" (Ptr);
     launch "cuLaunchKernelEx" (*const LaunchConfig, Ptr, *mut *mut c_void, *mut *mut c_void);
@@ -118,6 +125,28 @@ handles! {
     StreamHandle "A stream.";
     EventHandle "An event.";
     GraphHandle "An executable graph.";
+}
+
+/// Page-locked host memory, which copies that run beside the host may use.
+pub(super) struct PinnedHandle {
+    at: ptr::NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: plain memory that this owns.
+unsafe impl Send for PinnedHandle {}
+
+impl PinnedHandle {
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: the allocation has so many bytes, all of them written when it was made, and lives as long as this.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.bytes) }
+    }
+
+    /// The caller has waited for every copy that uses it.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.bytes) }
+    }
 }
 
 /// One launch, as the driver takes it.
@@ -308,6 +337,59 @@ impl Api {
         Ok(())
     }
 
+    pub(super) fn host_alloc(&self, bytes: usize) -> Result<PinnedHandle, CudaError> {
+        let mut p = ptr::null_mut();
+        let what = || format!("allocate {bytes} bytes of page-locked memory");
+        call!(self, host_alloc, what(), &raw mut p, bytes, 0);
+        let Some(at) = ptr::NonNull::new(p.cast::<u8>()) else {
+            let (call, name, why) = ("host_alloc", "a null pointer".into(), String::new());
+            return Err(CudaError::Call { call, code: 0, name, why, what: what() });
+        };
+        // SAFETY: the allocation has so many bytes.
+        unsafe { at.as_ptr().write_bytes(0, bytes) };
+        Ok(PinnedHandle { at, bytes })
+    }
+
+    /// The caller has waited for every copy that uses it.
+    pub(super) fn host_free(&self, p: &PinnedHandle) -> Result<(), CudaError> {
+        call!(self, host_free, "free page-locked memory".into(), p.at.as_ptr().cast());
+        Ok(())
+    }
+
+    /// Copies the first `n` bytes of `from`, which stay as they are until the stream has done it; the caller has
+    /// checked both ranges.
+    pub(super) fn upload_async(
+        &self,
+        at: u64,
+        from: &PinnedHandle,
+        n: usize,
+        s: StreamHandle,
+    ) -> Result<(), CudaError> {
+        let bytes = &from.bytes()[..n];
+        call!(self, upload_async, format!("copy {n} bytes to the device"), at, bytes.as_ptr().cast(), n, s.0);
+        Ok(())
+    }
+
+    /// Copies to the first `n` bytes of `to`, which nobody touches until the stream has done it.
+    pub(super) fn download_async(
+        &self,
+        at: u64,
+        to: &mut PinnedHandle,
+        n: usize,
+        s: StreamHandle,
+    ) -> Result<(), CudaError> {
+        let bytes = &mut to.bytes_mut()[..n];
+        let what = || format!("copy {n} bytes from the device");
+        call!(self, download_async, what(), bytes.as_mut_ptr().cast(), at, n, s.0);
+        Ok(())
+    }
+
+    /// As [`Api::fill`], in the order of a stream.
+    pub(super) fn fill_async(&self, at: u64, word: u32, words: usize, s: StreamHandle) -> Result<(), CudaError> {
+        call!(self, fill_async, format!("fill {words} words"), at, word, words, s.0);
+        Ok(())
+    }
+
     pub(super) fn stream(&self) -> Result<StreamHandle, CudaError> {
         let mut s = ptr::null_mut();
         call!(self, stream_create, "make a stream".into(), &raw mut s, STREAM_NON_BLOCKING);
@@ -340,6 +422,11 @@ impl Api {
         Ok(GraphHandle(exec))
     }
 
+    pub(super) fn graph_upload(&self, g: GraphHandle, s: StreamHandle) -> Result<(), CudaError> {
+        call!(self, graph_upload, "bring a graph to the device".into(), g.0, s.0);
+        Ok(())
+    }
+
     pub(super) fn graph_launch(&self, g: GraphHandle, s: StreamHandle) -> Result<(), CudaError> {
         call!(self, graph_launch, "start a graph".into(), g.0, s.0);
         Ok(())
@@ -358,6 +445,11 @@ impl Api {
 
     pub(super) fn record(&self, e: EventHandle, s: StreamHandle) -> Result<(), CudaError> {
         call!(self, event_record, "record an event".into(), e.0, s.0);
+        Ok(())
+    }
+
+    pub(super) fn event_wait(&self, e: EventHandle) -> Result<(), CudaError> {
+        call!(self, event_wait, "wait for an event".into(), e.0);
         Ok(())
     }
 

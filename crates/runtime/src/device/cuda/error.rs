@@ -81,4 +81,24 @@ pub enum CudaError {
         /// Bytes there are.
         bytes: u64,
     },
+    /// The plan does not fit the device's memory.
+    #[error(
+        "{device} has {} of {} bytes free, the plan needs {} more: {}; free memory on the GPU, or compile with a \
+         smaller --ctx, --cache or --max-batch",
+        .free, .total, .needs.iter().fold(0u64, |a, (_, n)| a.saturating_add(*n)),
+        .needs.iter().map(|(what, n)| format!("{what} {n}")).collect::<Vec<_>>().join(", ")
+    )]
+    Memory {
+        /// Which.
+        device: String,
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that it has.
+        total: u64,
+        /// What is needed, with bytes.
+        needs: Vec<(&'static str, u64)>,
+    },
+    /// A launch program that does not fit the plan or the kernels that came with it.
+    #[error("the launch program does not fit the plan: {0}")]
+    Program(String),
 }

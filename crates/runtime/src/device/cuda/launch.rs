@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::api::{EventHandle, FunctionHandle, GraphHandle, ModuleHandle, RawLaunch, StreamHandle};
-use super::{Context, CudaError};
+use super::{Context, CudaError, Memory};
 
 /// Dynamic shared memory that a kernel may have without being asked.
 const FREE_SHARED: u32 = 48 * 1024;
@@ -160,6 +160,32 @@ impl Stream {
         done.and(ended)
     }
 
+    /// Brings what a graph needs to the device before its first run.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn prepare(&self, graph: &mut Graph) -> Result<(), CudaError> {
+        self.context.api()?.graph_upload(graph.handle, self.handle)
+    }
+
+    /// Fills `words` words from byte `offset` on, after all work before.
+    ///
+    /// # Errors
+    /// [`CudaError::Range`], [`CudaError::Call`].
+    pub fn fill(&self, memory: &mut Memory, offset: u64, words: u64, word: u32) -> Result<(), CudaError> {
+        let at = memory.range(offset, words.saturating_mul(4))?;
+        let n = usize::try_from(words).unwrap_or(usize::MAX);
+        if n == 0 { Ok(()) } else { self.context.api()?.fill_async(at, word, n, self.handle) }
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(super) fn handle(&self) -> StreamHandle {
+        self.handle
+    }
+
     /// Runs a graph.
     ///
     /// # Errors
@@ -214,6 +240,14 @@ impl Event {
     /// [`CudaError::Call`].
     pub fn new(context: &Context) -> Result<Event, CudaError> {
         Ok(Event { handle: context.api()?.event()?, context: context.clone() })
+    }
+
+    /// Waits until it has happened.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`]: also that of a kernel that failed before it.
+    pub fn wait(&self) -> Result<(), CudaError> {
+        self.context.api()?.event_wait(self.handle)
     }
 
     /// Seconds from `self` to `later`; both must have happened.

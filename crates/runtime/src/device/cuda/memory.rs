@@ -38,7 +38,7 @@ impl Memory {
         self.range(offset, 0)
     }
 
-    fn range(&self, offset: u64, len: u64) -> Result<u64, CudaError> {
+    pub(super) fn range(&self, offset: u64, len: u64) -> Result<u64, CudaError> {
         let end = offset.checked_add(len).filter(|e| *e <= self.bytes);
         end.map(|_| self.at + offset).ok_or(CudaError::Range { offset, len, bytes: self.bytes })
     }

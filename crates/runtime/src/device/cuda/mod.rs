@@ -5,15 +5,22 @@
 //! [`CudaError::Absent`].
 
 mod api;
+mod eager;
 mod error;
+mod exec;
 mod find;
 mod launch;
 mod memory;
+mod pinned;
+mod place;
+mod upload;
 
 pub use error::CudaError;
+pub use exec::{CudaDevice, CudaOptions, Kernel, KernelLaunch};
 pub use find::{Nccl, nccl};
 pub use launch::{Event, Function, Graph, Launch, Module, Stream};
 pub use memory::Memory;
+pub use pinned::{Readback, Ring};
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

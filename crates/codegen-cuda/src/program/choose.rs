@@ -1,0 +1,38 @@
+//! The one place where it is chosen how weights lie and how activations are rounded.
+
+use glmc_ir::kernel::Kernel;
+use glmc_ir::ty::TensorType;
+
+use crate::repack::lane_bytes;
+use crate::request::{Activations, Options, Storage};
+
+/// What is chosen for a whole plan.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Choices {
+    /// How matmuls may round their activations.
+    pub activations: Activations,
+    /// Whether every weight stays as in the file.
+    pub rows_only: bool,
+    /// See [`Options::multiprocessors`].
+    pub multiprocessors: Option<u32>,
+}
+
+/// Contracts whose kernels stream the lane layout.
+pub const LANE_KERNELS: [&str; 5] = ["gate_up", "grouped_down", "grouped_gate_up", "grouped_matmul", "matmul"];
+
+impl Choices {
+    /// The options of a launch whose inputs lie so.
+    pub(super) fn options(&self, storage: Vec<Storage>) -> Options {
+        Options { activations: self.activations, storage, multiprocessors: self.multiprocessors }
+    }
+
+    /// Whether a weight of this type is worth the lane layout if `kernels` are all that read it.
+    pub(super) fn wants_lane<'k>(&self, ty: &TensorType, kernels: impl IntoIterator<Item = &'k Kernel>) -> bool {
+        let fits = || {
+            let elems = ty.elems(&Default::default())?;
+            lane_bytes(ty.elem.storage()?, elems)
+        };
+        let streams = |k: &Kernel| LANE_KERNELS.contains(&k.name());
+        !self.rows_only && fits().is_some_and(|n| n > 0) && kernels.into_iter().any(streams)
+    }
+}

@@ -1,0 +1,98 @@
+//! Owns the launch program of a plan: each step as calls of kernels, numbered by whoever makes them, whose arguments name
+//! memory. Plain data between what makes kernels and what runs them; never an address, never what a kernel is.
+
+use crate::plan::Mem;
+use crate::shard_map::part;
+
+/// Everything that is launched for a plan, and the memory that it needs.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Launches {
+    /// The phases of the plan, in its order.
+    pub phases: Vec<PhaseLaunches>,
+    /// For each rank, its weights in the plan's order.
+    pub weights: Vec<Vec<WeightForm>>,
+    /// For each rank, bytes of its cache pools in the plan's order.
+    pub states: Vec<Vec<u64>>,
+    /// Bytes of each rank's arena; phases share it.
+    pub arena: u64,
+    /// Bytes of scratch, which all ranks of a stream share. It holds zeros before the first call.
+    pub scratch: u64,
+}
+
+/// One phase.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct PhaseLaunches {
+    /// In order; each may depend on all before it.
+    pub calls: Vec<Call>,
+    /// For each rank, the values that its kernels read as symbols, in order.
+    pub symbols: Vec<Vec<SymbolPart>>,
+    /// For each rank, bytes of its step parameters by the bounds, in the plan's order.
+    pub params: Vec<Vec<u64>>,
+}
+
+/// One run of a kernel.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Call {
+    /// Index of the step in the phase.
+    pub step: usize,
+    /// Whose step it is; of a step of several ranks the first.
+    pub rank: usize,
+    /// The kernel's number.
+    pub kernel: usize,
+    /// What its arguments point at.
+    pub args: Vec<Place>,
+}
+
+/// Memory that an argument names.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Place {
+    /// Memory of a rank.
+    Mem {
+        /// Whose.
+        rank: usize,
+        /// Which.
+        mem: Mem,
+    },
+    /// The values of a rank's symbols, `u32` each.
+    Symbols {
+        /// Whose.
+        rank: usize,
+    },
+    /// Scratch, from this byte on.
+    Scratch(u64),
+}
+
+/// How a weight lies in a rank's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WeightForm {
+    /// Bytes as the rank's recipe gives them.
+    pub stored: u64,
+    /// Bytes in the device's memory.
+    pub bytes: u64,
+    /// The kernel that makes the form, its second argument, from the stored bytes, its first; `None` if it is the
+    /// stored bytes.
+    pub repack: Option<usize>,
+}
+
+/// A value that kernels read as a symbol: a symbol of the phase, or a rank's part of one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SymbolPart {
+    /// Index of the phase's symbol.
+    pub symbol: usize,
+    /// The part: unit, place, and number of places; `None` is all of it.
+    pub part: Option<(u64, u64, u64)>,
+}
+
+impl SymbolPart {
+    /// The value where the symbols of the phase have these.
+    pub fn value(&self, symbols: &[u64]) -> u64 {
+        let whole = symbols.get(self.symbol).copied().unwrap_or(0);
+        match self.part {
+            None => whole,
+            Some((unit, at, size)) => {
+                let r = part(whole, unit, at, size);
+                r.end - r.start
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Where a plan runs: what `--device` names, and the engine there. A GPU that is asked for and is not there is an error,
+//! never a run elsewhere.
+
+use std::time::Instant;
+
+use glmc_codegen_cuda::program::{Choices, Program, ProgramError};
+use glmc_runtime::device::cuda::{CudaDevice, CudaOptions};
+use glmc_runtime::engine::Engine;
+use glmc_runtime::load::Loaded;
+use serde_json::{Value, json};
+
+use super::gpu::Gpu;
+use super::human_bytes;
+use crate::cli::DeviceArgs;
+use crate::error::CliError;
+use crate::terminal::say;
+
+/// Kernels of one translation unit.
+const UNIT: usize = 6;
+
+/// What `--device` names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Where {
+    Cpu,
+    Cuda(usize),
+}
+
+impl std::fmt::Display for Where {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Where::Cpu => f.write_str("cpu"),
+            Where::Cuda(n) => write!(f, "cuda:{n}"),
+        }
+    }
+}
+
+/// `cpu` or `cuda:N`.
+pub(crate) fn parse_where(text: &str) -> Result<Where, String> {
+    if text == "cpu" {
+        return Ok(Where::Cpu);
+    }
+    super::gpu::parse_device(text)
+        .map(Where::Cuda)
+        .map_err(|_| format!("`{text}` is no device: cpu, cuda:0, cuda:1, .."))
+}
+
+impl From<ProgramError> for CliError {
+    fn from(e: ProgramError) -> Self {
+        CliError::usage("program", e.to_string()).class("device")
+    }
+}
+
+/// A device that is open before anything else is done, so that a missing one is said at once.
+pub(crate) enum Opened {
+    Cpu,
+    Cuda(Box<Gpu>),
+}
+
+/// An engine, and a line for each rank of what runs it.
+pub(crate) struct Placed {
+    pub(crate) engine: Engine,
+    pub(crate) devices: Vec<Value>,
+}
+
+impl Opened {
+    /// Opens what `--device` names.
+    pub(crate) fn new(args: &DeviceArgs) -> Result<Opened, CliError> {
+        match args.device {
+            Where::Cpu => Ok(Opened::Cpu),
+            Where::Cuda(n) => Gpu::open(n, args.nvrtc.as_deref()).map(|g| Opened::Cuda(Box::new(g))),
+        }
+    }
+
+    /// The engine of a plan on the device; `quiet` shows no progress.
+    pub(crate) fn engine(&self, loaded: Loaded, args: &DeviceArgs, quiet: bool) -> Result<Placed, CliError> {
+        let ranks = loaded.plan.target.ranks;
+        match self {
+            Opened::Cpu => {
+                let one = |r| json!({ "rank": r, "device": "cpu", "arch": std::env::consts::ARCH });
+                let devices = (0..ranks).map(one).collect();
+                Ok(Placed { engine: Engine::new(loaded)?, devices })
+            }
+            Opened::Cuda(gpu) => {
+                let (device, about) = gpu_device(gpu, &loaded, args, quiet)?;
+                let one = |r| {
+                    let mut v = about.clone();
+                    v["rank"] = json!(r);
+                    v
+                };
+                let devices = (0..ranks).map(one).collect();
+                Ok(Placed { engine: Engine::on(loaded, Box::new(device))?, devices })
+            }
+        }
+    }
+}
+
+/// Generates, compiles and loads the kernels of a plan, and brings its weights to the GPU.
+pub(crate) fn gpu_device(
+    gpu: &Gpu,
+    loaded: &Loaded,
+    args: &DeviceArgs,
+    quiet: bool,
+) -> Result<(CudaDevice, Value), CliError> {
+    let start = Instant::now();
+    let info = gpu.context.info();
+    let choices = Choices { multiprocessors: Some(info.multiprocessors), ..Choices::default() };
+    let program = Program::new(&loaded.plan, gpu.arch, &choices)?;
+    let kernels = gpu.load(&program.kernels, UNIT, quiet)?;
+    let kernels_s = start.elapsed().as_secs_f64();
+    let functions = program.kernels.iter().map(|k| kernels.kernel(k)).collect::<Result<Vec<_>, _>>()?;
+    let options = CudaOptions { dependent: gpu.arch.has_bulk_copy(), graphs: !args.eager };
+    let last = std::cell::Cell::new(Instant::now());
+    let progress = |done: u64, all: u64| {
+        if !quiet && (last.get().elapsed().as_secs_f64() > 2.0 || done == all) {
+            last.set(Instant::now());
+            say(&format!("weights: {} of {}", human_bytes(done), human_bytes(all)));
+        }
+    };
+    let start = Instant::now();
+    let device =
+        CudaDevice::new(&gpu.context, &loaded.plan, &loaded.weights, program.launches, functions, options, &progress)?;
+    let weights_s = start.elapsed().as_secs_f64();
+    let starts: serde_json::Map<String, Value> =
+        loaded.plan.phases.iter().enumerate().map(|(i, p)| (p.name.clone(), json!(device.starts(i)))).collect();
+    if !quiet {
+        say(&format!(
+            "{:?} {}: {} kernels in {} units ({} from the cache) in {kernels_s:.1} s, {} on the device in {weights_s:.1} s",
+            gpu.context,
+            gpu.arch,
+            kernels.kernels,
+            kernels.units,
+            kernels.cached,
+            human_bytes(device.bytes()),
+        ));
+    }
+    let about = json!({
+        "rank": 0, "device": format!("cuda:{}", info.index), "arch": gpu.arch.name(), "name": info.name,
+        "kernels": kernels.kernels, "units": kernels.units, "units_cached": kernels.cached, "kernels_s": kernels_s,
+        "weights_s": weights_s, "bytes": device.bytes(), "graphs": options.graphs, "launches": starts,
+    });
+    Ok((device, about))
+}

@@ -1,0 +1,216 @@
+//! The shipped Q4_K_M model through the engine on the host emulation: the launch program that a GPU runs, every kernel
+//! of it, in rising and in falling order of threads, against the CPU device, step by step.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use glmc_codegen_cuda::host::{Left, Order, PlanRun, buffer};
+use glmc_codegen_cuda::nvrtc::{Compiler, Unit};
+use glmc_codegen_cuda::program::{Choices, Program};
+use glmc_codegen_cuda::{Activations, Arch, Generated, emit};
+use glmc_frontend_gguf::arch::LiftOptions;
+use glmc_ir::kernel::Access;
+use glmc_ir::placement::local_type;
+use glmc_ir::plan::{Mem, Phase, Plan, param};
+use glmc_ir::ty::{Elem, SymValues};
+use glmc_runtime::RuntimeError;
+use glmc_runtime::device::Device;
+use glmc_runtime::device::cpu::{Observer, Output};
+use glmc_runtime::engine::{Engine, Want};
+use glmc_runtime::load::{Weights, map_weights};
+
+use super::compile::compile_for;
+
+/// Small, so that the emulation is quick; the chunk is cut by the prompt, and one bucket has a padded token.
+const OPTIONS: LiftOptions = LiftOptions { ctx: 24, max_batch: 2, cache_rows: 40, chunk: 4 };
+/// Largest difference of an activation from the CPU's, as a share of its RMS. Sums of f32 in other orders.
+const NEAR: f64 = 1e-3;
+
+/// A device that runs the launch program in the emulation.
+#[derive(Debug)]
+struct Emulated {
+    run: PlanRun,
+    steps: usize,
+    logits: Vec<f32>,
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+fn floats(left: &Left, phase: &Phase, mem: Mem, n: usize) -> Result<Vec<f32>, RuntimeError> {
+    let told = |m: &str| RuntimeError::Request(format!("phase {}: {m}", phase.name));
+    let Mem::Buf(b) = mem else { return Err(told("a result that is in no buffer")) };
+    if n == 0 {
+        return Ok(Vec::new());
+    }
+    let bytes = left.get(&buffer(0, b)).ok_or_else(|| told("a buffer that nothing wrote"))?;
+    Ok(words(bytes).take(n).map(f32::from_bits).collect())
+}
+
+impl Device for Emulated {
+    // Outputs always hold poison before they are written.
+    fn set_poison(&mut self, _: bool) {}
+
+    fn run(
+        &mut self,
+        plan: &Plan,
+        index: usize,
+        _: &[Weights],
+        syms: &SymValues,
+        params: &[Vec<i32>],
+        see: Option<Observer<'_>>,
+    ) -> Result<(), RuntimeError> {
+        let phase = &plan.phases[index];
+        let values: Vec<u64> = phase.syms.keys().map(|s| syms.get(s).unwrap_or(0)).collect();
+        let order = if self.steps.is_multiple_of(2) { Order::Rising } else { Order::Falling };
+        self.steps += 1;
+        let left = self.run.run(plan, index, &values, &vec![params.to_vec(); plan.target.ranks as usize], order);
+        let left = left.map_err(|e| RuntimeError::Request(format!("phase {}: {e}", phase.name)))?;
+        if let Some(see) = see {
+            for (i, step) in phase.steps.iter().enumerate() {
+                for (k, a) in step.args.iter().filter(|a| a.access == Access::Write).enumerate() {
+                    let local = local_type(&a.ty, &plan.mesh, 0, syms).unwrap();
+                    let shape: Vec<usize> = local.shape(syms).unwrap().into_iter().map(|n| n as usize).collect();
+                    let values = floats(&left, phase, a.mem, shape.iter().product())?;
+                    let ints: Vec<i32> = values.iter().map(|x| x.to_bits().cast_signed()).collect();
+                    let output = if a.ty.elem == Elem::I32 { Output::I32(&ints) } else { Output::F32(&values) };
+                    see(i, k, &shape, output);
+                }
+            }
+        }
+        let r = phase.results.iter().find(|r| r.name == param::LOGITS).unwrap();
+        self.logits = floats(&left, phase, r.mem, r.ty.elems(syms).unwrap_or(0) as usize)?;
+        Ok(())
+    }
+
+    fn result(&self, _: &Plan, _: &Phase, _: &str, _: &SymValues) -> Result<&[f32], RuntimeError> {
+        Ok(&self.logits)
+    }
+}
+
+/// What the steps of one call of the engine wrote: by number of the run, step and output.
+type Seen = BTreeMap<(usize, usize, usize), Vec<f64>>;
+
+/// Calls of the engine: a prompt in uneven chunks, another sequence, steps of one and of two of them.
+fn script(mut engine: Engine) -> Result<(Vec<Vec<f32>>, Seen), String> {
+    let text = |e: RuntimeError| e.to_string();
+    let (mut seen, mut run, mut last) = (Seen::new(), 0, 0);
+    let mut see = |step: usize, k: usize, _: &[usize], data: Output<'_>| {
+        if step < last {
+            run += 1;
+        }
+        last = step;
+        let values = match data {
+            Output::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            Output::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),
+        };
+        seen.insert((run, step, k), values);
+    };
+    let (a, b) = (engine.start(), engine.start());
+    let prompt = [65, 30, 9, 120, 7, 7, 80];
+    let mut out = vec![engine.feed_observed(a, &prompt, Want::Last, Some(&mut see)).map_err(text)?];
+    out.push(engine.feed_observed(b, &[17, 20, 5], Want::All, Some(&mut see)).map_err(text)?);
+    out.push(engine.decode_observed(&[(a, 11)], Some(&mut see)).map_err(text)?);
+    out.push(engine.decode_observed(&[(a, 31), (b, 12)], Some(&mut see)).map_err(text)?);
+    out.push(engine.decode_observed(&[(b, 40)], Some(&mut see)).map_err(text)?);
+    Ok((out, seen))
+}
+
+fn far(got: &[f64], want: &[f64]) -> f64 {
+    let finite: Vec<f64> = want.iter().copied().filter(|x| x.is_finite()).collect();
+    let rms = (finite.iter().map(|x| x * x).sum::<f64>() / finite.len().max(1) as f64).sqrt().max(1e-30);
+    let off = got.iter().zip(want).filter(|(g, w)| g != w).map(|(g, w)| (g - w).abs() / rms);
+    let worst = off.fold(0.0, |a: f64, d| if d.is_nan() { f64::INFINITY } else { a.max(d) });
+    if got.len() == want.len() { worst } else { f64::INFINITY }
+}
+
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/tiny-Q4_K_M.gguf")
+}
+
+fn check(target: &str, choices: &Choices, near: f64) {
+    let c = compile_for(&model(), &OPTIONS, target).unwrap_or_else(|e| panic!("{target}: {e}"));
+    let program = Program::new(&c.plan, Arch::Sm90, choices).unwrap_or_else(|e| panic!("{target}: {e}"));
+    let kernels = program.kernels.len();
+    let lanes = program.launches.weights[0].iter().filter(|w| w.repack.is_some()).count();
+    let (weights, ranks) = (c.plan.weights.len(), c.plan.target.ranks);
+    assert!(choices.rows_only || lanes * 3 > weights, "{lanes} of {weights} weights lie in lanes");
+    let loaded = || map_weights(c.plan.clone(), Path::new(".")).unwrap();
+    let stored = loaded();
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let run = PlanRun::new(&c.plan, program, &|rank, w| stored.weights[rank].bytes(w).to_vec(), dir);
+    let run = run.unwrap_or_else(|e| panic!("{target}: {e}"));
+    let emulated = Emulated { run, steps: 0, logits: Vec::new() };
+    let (want, shown) = script(Engine::new(loaded()).unwrap()).unwrap();
+    let (got, seen) = script(Engine::on(loaded(), Box::new(emulated)).unwrap()).unwrap();
+    assert_eq!(seen.len(), shown.len(), "{target}: other steps are shown");
+    let mut worst = 0.0f64;
+    for (at, w) in &shown {
+        let d = far(&seen[at], w);
+        worst = worst.max(d);
+        let names = c.plan.phases.iter().map(|p| p.steps.get(at.1).map_or("", |s| s.name.as_str()));
+        let names = names.collect::<Vec<_>>().join(" or ");
+        assert!(d <= near, "{target}: run {}, step {} ({names}), output {}: off by {d:e} of the RMS", at.0, at.1, at.2);
+    }
+    let logits = got.iter().zip(&want).map(|(g, w)| {
+        let f = |v: &[f32]| v.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
+        far(&f(g), &f(w))
+    });
+    let logits = logits.fold(0.0, f64::max);
+    println!(
+        "{target}: {ranks} ranks, {kernels} kernels, {lanes} of {weights} weights in lanes, {} outputs compared, activations off by up \
+         to {worst:.1e}, logits by {logits:.1e}",
+        shown.len()
+    );
+    assert!(logits <= near, "{target}: logits off by {logits:e}");
+}
+
+#[test]
+fn the_launch_program_of_a_cpu_plan_gives_the_logits_of_the_cpu() {
+    check("cpu", &Choices::default(), NEAR);
+}
+
+#[test]
+fn the_launch_program_of_a_gpu_plan_gives_the_logits_of_the_cpu() {
+    check("1x-h200", &Choices::default(), NEAR);
+}
+
+#[test]
+fn two_ranks_of_one_device_give_the_logits_of_two_cpu_ranks() {
+    check("2x-h200", &Choices::default(), NEAR);
+}
+
+#[test]
+fn eight_ranks_of_one_device_give_the_logits_of_eight_cpu_ranks() {
+    check("8x-cpu", &Choices::default(), NEAR);
+}
+
+#[test]
+fn weights_as_in_the_file_and_rounded_activations_come_near() {
+    // What is chosen by scores may differ where activations are rounded; this model and prompt have no such choice.
+    let choices = Choices { activations: Activations::BF16, rows_only: true, multiprocessors: Some(4) };
+    check("cpu", &choices, 5e-2);
+}
+
+#[test]
+fn every_kernel_of_the_launch_programs_compiles_without_spills() {
+    let compiler = match Compiler::find(None, None) {
+        Ok(c) => c,
+        Err(e) => return println!("SKIPPED: {e}"),
+    };
+    for (target, arch) in [("cpu", Arch::Sm90), ("1x-h200", Arch::Sm120)] {
+        let c = compile_for(&model(), &OPTIONS, target).unwrap_or_else(|e| panic!("{target}: {e}"));
+        let program = Program::new(&c.plan, arch, &Choices::default()).unwrap_or_else(|e| panic!("{target}: {e}"));
+        let groups: Vec<&[Generated]> = program.kernels.chunks(6).collect();
+        let unit = |g: &&[Generated]| Unit { name: g[0].name.clone(), source: emit::unit(g.iter()) };
+        let units: Vec<Unit> = groups.iter().map(unit).collect();
+        let made = compiler.compile_all(&units, arch, 2, &|_| ()).unwrap_or_else(|e| panic!("{target}: {e}"));
+        for (made, group) in made.iter().zip(&groups) {
+            made.check(group.iter(), arch).unwrap_or_else(|e| panic!("{target}: {e}"));
+            let spills: Vec<_> = made.resources.iter().filter(|r| r.spill_stores + r.spill_loads > 0).collect();
+            assert!(spills.is_empty(), "{target} on {arch}: {spills:#?}");
+        }
+        println!("{target} on {arch}: {} kernels in {} units, no spills", program.kernels.len(), units.len());
+    }
+}
