@@ -9,8 +9,8 @@ use glmc_frontend_gguf::write::GgufWriter;
 use super::support::{Ran, compile, glmc, s, tiny};
 
 const MEMORY: u64 = 256 << 20;
-/// The template's two seconds of computing, and those of the run around it on a busy machine.
-const TIME: Duration = Duration::from_secs(6);
+/// The template's two seconds of computing, on a machine that computes for others too.
+const TIME: Duration = Duration::from_secs(20);
 
 /// A plan of the tiny model with another template.
 fn plan(dir: &Path, template: &str) -> std::path::PathBuf {
