@@ -68,7 +68,7 @@ fn a_plan_for_a_gpu_that_is_not_there_never_runs_elsewhere() {
     let text = dir.path().join("ids.json");
     std::fs::write(&text, "[1, 2, 3]").unwrap();
     let run = ["run", s(&plan), "--tokens", "1,2,3", "-n", "2", "--json"];
-    let perplexity = ["perplexity", s(&plan), "-f", s(&text), "--window", "256", "--json"];
+    let perplexity = ["perplexity", s(&plan), "-f", s(&text), "--window", "3", "--json"];
     for args in [&run as &[&str], &perplexity] {
         let ran = glmc(&[args, &["--device", "cuda:99"]].concat());
         assert_eq!(ran.code(), 4, "{ran:?}");

@@ -195,7 +195,7 @@ impl Build<'_> {
             let (step, phase) = (step.name.clone(), phase.name.clone());
             let calls = calls.map_err(|e| match e {
                 Fault::Why(why) => ProgramError::Unsupported { step, phase, why },
-                Fault::Kernel(error) => ProgramError::Step { step, phase, error },
+                Fault::Kernel(error) => ProgramError::Step { step, phase, error: Box::new(error) },
             })?;
             out.calls.extend(calls.into_iter().map(|c| Call { step: index, ..c }));
         }

@@ -3,7 +3,7 @@
 use glmc_ir::launch::SymbolPart;
 use glmc_ir::placement::{Mesh, local_type};
 use glmc_ir::shard_map::coordinate;
-use glmc_ir::ty::{Dim, Extent, Sym, SymValues, TensorType};
+use glmc_ir::ty::{Dim, Extent, Split, Sym, SymValues, TensorType};
 
 /// The symbols of a rank: those of the phase, then parts of them as they are met.
 #[derive(Clone, Debug)]
@@ -19,9 +19,11 @@ impl Symbols {
     }
 
     /// The symbol that stands for a rank's part of `of`.
-    fn part(&mut self, of: &Sym, unit: u64, at: u64, size: u64) -> Option<Sym> {
+    fn part(&mut self, of: &Sym, split: &Split, at: u64, size: u64) -> Option<Sym> {
         let symbol = self.bounds.0.get_index_of(of)?;
-        let name = format!("{of}_{at}_of_{size}_by_{unit}");
+        let unit = split.unit.max(1);
+        // The same name on every rank, so that ranks of one shape have one kernel.
+        let name = format!("{of}_{}_{unit}", split.axis);
         let name = Sym::from(name.as_str());
         if self.bounds.get(&name).is_none() {
             let p = SymbolPart { symbol, part: Some((unit, at, size)) };
@@ -44,9 +46,7 @@ impl Symbols {
             let Extent::Sym(s) = &global.extent else { continue };
             let name = match &global.split {
                 None => Some(s.clone()),
-                Some(split) => {
-                    coordinate(mesh, &split.axis, rank).and_then(|(at, size)| self.part(s, split.unit.max(1), at, size))
-                }
+                Some(split) => coordinate(mesh, &split.axis, rank).and_then(|(at, size)| self.part(s, split, at, size)),
             };
             let name = name.ok_or_else(|| format!("{ty} has a symbol or an axis that nothing declares"))?;
             *own = Dim { extent: Extent::Sym(name), split: None };

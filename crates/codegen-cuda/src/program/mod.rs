@@ -40,7 +40,7 @@ pub enum ProgramError {
         /// The phase's name.
         phase: String,
         /// Why.
-        error: GenerateError,
+        error: Box<GenerateError>,
     },
     /// A step that this device does not run.
     #[error("step `{step}` of {phase}: {why}")]

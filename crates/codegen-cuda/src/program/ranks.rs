@@ -34,7 +34,7 @@ impl Build<'_> {
         let arg = |access| step.args.iter().find(|a| a.access == access).ok_or("a collective takes and gives a value");
         let (from, to) = (arg(Access::Read)?, arg(Access::Write)?);
         let mut calls = Vec::new();
-        for rank in 0..symbols.len() {
+        for (rank, symbols) in symbols.iter_mut().enumerate() {
             let group = group(mesh, &what.axis, rank as u64).ok_or_else(|| format!("no axis {}", what.axis))?;
             let all: Vec<usize> = group.into_iter().map(|r| r as usize).collect();
             // Nothing travels in a shard: each rank takes its part of its own copy.
@@ -44,7 +44,7 @@ impl Build<'_> {
             }
             let members = if alone { vec![rank] } else { all };
             let meet = Meet { what, arg: &from.ty, result: &to.ty, mesh, members: &members };
-            let kernel = self.kernels.add(meet.kernel(&mut symbols[rank])?);
+            let kernel = self.kernels.add(meet.kernel(symbols)?);
             let of = |mem| members.iter().map(move |r| Place::Mem { rank: *r, mem });
             let mut args: Vec<Place> = of(from.mem).chain(of(to.mem)).collect();
             if self.kernels.list[kernel].signature.0.len() > args.len() {
