@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use glmc_frontend_gguf::arch::LiftOptions;
+use glmc_frontend_gguf::arch::{Entry, LiftOptions, Lifted};
 use glmc_frontend_gguf::{GgufSet, Model, Part, open};
 use glmc_ir::graph::Module;
 use glmc_ir::plan::{self, FORMAT, FileRef, Limits, PhaseKind, Plan};
@@ -78,50 +78,88 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option
         chunk: limits.chunk,
     };
     let lifted = model.lift(&options).map_err(|d| CliError::internal(d.to_string()))?;
-    let entries: Vec<EntryInfo> =
-        lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
-    let mut emitted = String::new();
-    let mut show = |stage: &str, text: &dyn Fn() -> String| {
-        if emit.is_some_and(|e| e == "all" || e == stage) {
-            emitted.push_str(&format!("; after {stage}\n{}", text()));
-        }
-    };
-    let mut module = |stage: &str, m: &Module| show(stage, &|| print_module(m));
-    let done = pipeline::run(lifted.module, &entries, &Machine::new(&target, tune_ctx), sizes.fuel, &mut module)
-        .map_err(|e| CliError::internal(e.to_string()))?;
-    show(pipeline::LOWER, &|| print_lowered(&done.module, &done.lowered));
-    let decisions = Decisions::of(&done);
-    let mut plan = Plan {
-        format: FORMAT,
-        producer: format!("glmc {}", env!("CARGO_PKG_VERSION")),
-        target: plan::Target { name: target.name.clone(), arch: target.arch.clone(), ranks: target.ranks },
-        model: model_info(&model),
-        limits,
-        mesh: done.module.mesh.clone(),
-        files: Vec::new(),
-        weights: done.scheduled.weights,
-        states: done.scheduled.states,
-        phases: done.scheduled.phases,
-    };
+    let job = Job { model: &model, target: &target, limits: &limits, fuel: sizes.fuel, emit };
+    let mut made = job.make(&lifted, &Machine::new(&target, tune_ctx))?;
     // Before a byte of the weights is looked at.
-    figures::fit(&plan, &target, set.path())?;
-    plan.files = files(&set, paths)?;
-    let mut timings = done.timings;
+    if let Err(refused) = figures::fit(&made.plan, &target, set.path()) {
+        // Placement knows weights and pools only. Where those fit, it is told what arenas and collectives took.
+        let placed = made.decisions.placement.as_ref().is_some_and(|p| p.fits);
+        let needs = figures::needs(&made.plan, &target)?;
+        let more = needs.iter().map(|n| n.arena.saturating_add(n.collectives)).max().filter(|_| placed);
+        let Some(more) = more else { return Err(refused) };
+        let mut tighter = target.clone();
+        tighter.device.reserve_bytes = tighter.device.reserve_bytes.saturating_add(more);
+        made = job.make(&lifted, &Machine::new(&tighter, tune_ctx))?;
+        figures::fit(&made.plan, &target, set.path())?;
+    }
+    made.plan.files = files(&set, paths)?;
     let start = Instant::now();
-    glmc_ir::verify::plan::verify_plan(&plan)
+    glmc_ir::verify::plan::verify_plan(&made.plan)
         .map_err(|found| CliError::internal(format!("the verifier refuses the plan: {found}")))?;
-    timings.push(Timing { name: "verify schedule".into(), time: start.elapsed() });
-    show(pipeline::SCHEDULE, &|| print_plan(&plan));
-    print_text(&emitted)?;
+    made.timings.push(Timing { name: "verify schedule".into(), time: start.elapsed() });
+    show(emit, &mut made.emitted, pipeline::SCHEDULE, || print_plan(&made.plan));
+    print_text(&made.emitted)?;
     Ok(Compiled {
-        plan,
+        plan: made.plan,
         target,
-        graph: print_module(&done.module),
-        decisions,
+        graph: made.graph,
+        decisions: made.decisions,
         tokenizer: model.tokenizer.json,
         template: model.templates.default,
-        timings,
+        timings: made.timings,
     })
+}
+
+/// What a lifted model is compiled for.
+struct Job<'a> {
+    model: &'a Model,
+    target: &'a Target,
+    limits: &'a Limits,
+    fuel: Option<u64>,
+    emit: Option<&'a str>,
+}
+
+/// A plan that is not yet held against memory and files.
+struct Made {
+    plan: Plan,
+    graph: String,
+    decisions: Decisions,
+    timings: Vec<Timing>,
+    emitted: String,
+}
+
+impl Job<'_> {
+    fn make(&self, lifted: &Lifted, machine: &Machine) -> Result<Made, CliError> {
+        let entry = |e: &Entry| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens };
+        let entries: Vec<EntryInfo> = lifted.entries.iter().map(entry).collect();
+        let mut emitted = String::new();
+        let mut module = |stage: &str, m: &Module| show(self.emit, &mut emitted, stage, || print_module(m));
+        let done = pipeline::run(lifted.module.clone(), &entries, machine, self.fuel, &mut module)
+            .map_err(|e| CliError::internal(e.to_string()))?;
+        show(self.emit, &mut emitted, pipeline::LOWER, || print_lowered(&done.module, &done.lowered));
+        let decisions = Decisions::of(&done);
+        let t = self.target;
+        let plan = Plan {
+            format: FORMAT,
+            producer: format!("glmc {}", env!("CARGO_PKG_VERSION")),
+            target: plan::Target { name: t.name.clone(), arch: t.arch.clone(), ranks: t.ranks },
+            model: model_info(self.model),
+            limits: self.limits.clone(),
+            mesh: done.module.mesh.clone(),
+            files: Vec::new(),
+            weights: done.scheduled.weights,
+            states: done.scheduled.states,
+            phases: done.scheduled.phases,
+        };
+        Ok(Made { plan, graph: print_module(&done.module), decisions, timings: done.timings, emitted })
+    }
+}
+
+/// Adds the text of a stage that was asked for.
+fn show(emit: Option<&str>, emitted: &mut String, stage: &str, text: impl Fn() -> String) {
+    if emit.is_some_and(|e| e == "all" || e == stage) {
+        emitted.push_str(&format!("; after {stage}\n{}", text()));
+    }
 }
 
 fn limits(model: &Model, sizes: &SizeArgs, target: &Target, file: &Path) -> Result<Limits, CliError> {

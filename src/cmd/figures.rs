@@ -39,6 +39,11 @@ pub(crate) fn fit(plan: &Plan, target: &Target, model: &Path) -> Result<Vec<Need
     })
 }
 
+/// What each rank needs.
+pub(crate) fn needs(plan: &Plan, target: &Target) -> Result<Vec<Need>, CliError> {
+    Fit { plan, target }.needs().map_err(bug)
+}
+
 /// The description that the plan in `dir` was made for.
 pub(crate) fn target_of(dir: &Path) -> Result<Target, CliError> {
     let path = dir.join(TARGET);
@@ -58,7 +63,7 @@ pub(crate) fn slowest(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64
 impl Figures {
     pub(crate) fn of(plan: &Plan, target: &Target, tune_ctx: u64) -> Result<Self, CliError> {
         Ok(Figures {
-            needs: Fit { plan, target }.needs().map_err(bug)?,
+            needs: needs(plan, target)?,
             memory: target.device.memory_bytes,
             bytes: cost::bytes_per_token(plan, target, tune_ctx).map_err(bug)?,
             decode: cost::decode(plan, target, tune_ctx).map_err(bug)?,

@@ -137,6 +137,37 @@ fn a_plan_that_does_not_fit_is_refused_and_the_largest_that_does_is_right() {
     assert!(ran.error_line().contains("no context fits, no batch fits"), "{}", ran.error_line());
 }
 
+#[test]
+fn several_ranks_are_placed_again_where_arenas_leave_too_little() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("p");
+    let base = std::fs::read_to_string(user_target(dir.path(), "")).unwrap();
+    let target = |memory: &str| {
+        let path = dir.path().join("four.toml");
+        let text = base.replace("ranks = 1", "ranks = 4").replace("[device]\n", &format!("[device]\n{memory}\n"));
+        std::fs::write(&path, text + "[link]\nbytes_per_s = 1e6\nlatency_s = 1e-3\np2p = true\n").unwrap();
+        path
+    };
+    // Links so slow that everything is on every rank.
+    let free = compile(&target(""), &plan, 2000).ok().json();
+    assert_eq!(free["collectives_per_step"]["decode"], 0);
+    let total = |c: &Value, i: usize| c["memory_per_rank"][i]["total"].as_u64().unwrap();
+    let m = &free["memory_per_rank"][0];
+    let kept = m["weights"].as_u64().unwrap() + m["caches"].as_u64().unwrap();
+    let mut before = total(&free, 0);
+    // Weights and pools alone would leave room.
+    assert!(before - 1 > kept + 6040);
+    for memory in [before - 1, kept + 6040 - 1, kept / 2] {
+        let c = compile(&target(&format!("memory_bytes = {memory}")), &plan, 2000).ok().json();
+        let most = (0..4).map(|i| total(&c, i)).max().unwrap();
+        assert!(most <= memory && most < before, "{most} of {memory}, before {before}");
+        assert!(c["collectives_per_step"]["decode"].as_u64().unwrap() > 0);
+        before = most;
+    }
+    let ran = compile(&target("memory_bytes = 300000"), &plan, 2000);
+    assert_eq!((ran.code(), ran.class()), (3, ("memory".into(), "too-large".into())), "{ran:?}");
+}
+
 fn number(v: &Value) -> f64 {
     v.as_f64().unwrap_or_else(|| panic!("{v}"))
 }
