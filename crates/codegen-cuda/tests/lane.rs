@@ -57,7 +57,7 @@ fn experts() -> Vec<Check> {
     all.filter(|c| !matches!(c.case.kernel, Kernel::Matmul(_) | Kernel::GateUp(_))).collect()
 }
 
-/// Compares all; how many kernels went through their matrix in stages.
+/// Compares all; how many kernels used their stages again.
 fn check(list: &[Check], arch: Arch) -> usize {
     let make = |c: &Check| c.kernel(arch).unwrap_or_else(|e| panic!("{}: {e}", c.what));
     let mut failures = Vec::new();
@@ -68,7 +68,7 @@ fn check(list: &[Check], arch: Arch) -> usize {
         for k in &kernels {
             let kind = if k.body.contains("_lane<") { "lane" } else { "rows or tiles" };
             *configs.entry(kind.into()).or_default() += 1;
-            staged += usize::from(k.config.contains("in stages"));
+            staged += usize::from(k.config.contains("in a ring"));
         }
         let program = program(&kernels);
         let pairs: Vec<_> = list.iter().zip(&kernels).map(|(c, k)| c.job(k).expect("a job")).collect();
@@ -90,7 +90,7 @@ fn check(list: &[Check], arch: Arch) -> usize {
         }
     }
     println!(
-        "{arch}: {} kernels {configs:?}, {staged} in stages, relative L2 up to {:.1e} (f32), {:.1e} (rounded)",
+        "{arch}: {} kernels {configs:?}, {staged} in rings, relative L2 up to {:.1e} (f32), {:.1e} (rounded)",
         list.len(),
         worst[0],
         worst[1]

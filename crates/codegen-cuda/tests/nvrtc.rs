@@ -77,7 +77,7 @@ fn real_slices(arch: Arch) -> Vec<Generated> {
             let matrix = matches!(kernel, Kernel::Matmul(_) | Kernel::GroupedMatmul(_));
             let lane = |t: &TensorType| matrix && lanes.iter().any(|q| t.elem == Elem::from(*q));
             let storage = inputs.iter().map(|t| if lane(t) { Storage::Lane } else { Storage::Rows }).collect();
-            let options = Options { activations, storage, multiprocessors: None };
+            let options = Options { activations, storage, ..Options::default() };
             let request = Request { kernel: &kernel, inputs: &inputs, syms: &syms, arch, options: &options };
             out.push(generate(&request).unwrap_or_else(|e| panic!("{e}")));
         };

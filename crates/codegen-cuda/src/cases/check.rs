@@ -179,10 +179,20 @@ impl Check {
     }
 }
 
+/// The case with activations that bf16 holds exactly. A rounding moves a product by up to 4e-3, and by 1.5e-3 in the mean:
+/// a budget of 2e-3 holds for the relative L2 of some hundred results, not for one.
+fn exact_in_bf16(mut case: Case) -> Case {
+    if let Some(In::F(_, v)) = case.inputs.first_mut() {
+        v.iter_mut().for_each(|x| *x = f64::from(half::bf16::from_f64(*x)));
+    }
+    case
+}
+
 /// Every kernel of a contract's cases: with constant dims and with symbols.
 pub fn checks(name: &str, seed: u64, options: &Options) -> Vec<Check> {
     let mut out = Vec::new();
     for case in cases(name, seed) {
+        let case = if options.activations == Activations::BF16 { exact_in_bf16(case) } else { case };
         let check = Check::new(Arc::new(case), options.clone());
         let symbolic = check.with_symbols();
         out.push(check);

@@ -44,7 +44,7 @@ impl List {
     ) {
         let stored = |i: &In| if matches!(i, In::W(..)) { Storage::Lane } else { Storage::Rows };
         let storage = inputs.iter().map(stored).collect();
-        let options = Options { activations, storage, multiprocessors: self.multiprocessors };
+        let options = Options { activations, storage, multiprocessors: self.multiprocessors, tuning: None };
         let case = Case { what: format!("lane, {what} {activations:?}"), kernel: kernel.into(), inputs };
         let mut check = Check::new(Arc::new(case), options);
         if let (true, Some(tokens)) = (symbolic, check.types[0].dims[0].extent.as_const()) {
@@ -69,8 +69,12 @@ impl List {
                     continue;
                 }
                 for activations in ALL {
-                    // Few numbers may all be small against the terms that they are sums of.
-                    let least = if activations == Activations::F32 { 3 } else { 32 };
+                    // Few numbers may all be small against the terms that they are sums of; see `exact_in_bf16` too.
+                    let least = match activations {
+                        Activations::F32 => 3,
+                        Activations::Int8 => 32,
+                        Activations::BF16 => 300,
+                    };
                     if n * tokens < least {
                         continue;
                     }

@@ -71,7 +71,7 @@ pub(super) fn grouped(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
     let choices = cx.bound(&ids.ty.dims).unwrap_or(0);
     // Many choices share experts: a block a choice would read each expert again and again.
     let tokens = choices.div_ceil(slots.max(1));
-    let shape = lane::Shape { rows, free: rows, k, tokens: 1, matrices: choices };
+    let shape = lane::Shape { rows, free: rows, k, tokens: 1, matrices: choices, share: 1.0 };
     let verdict = if tokens > lane::MOST_TOKENS {
         Err(format!("{tokens} tokens, {} at most", lane::MOST_TOKENS))
     } else {
@@ -113,14 +113,21 @@ pub(super) fn grouped(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
         }
         m.push_str("  GLMC_DEVICE static u32 tokens(const Args& args) { return choices(args); }\n");
         m.push_str("  GLMC_DEVICE static const u8* w(const Args& args) { return args.w; }\n");
-        let grid = [l.blocks, choices, 1];
+        let grid = [l.blocks * choices, 1, 1];
         let mut includes = cx.decoders(&[x, w]);
         includes.push("gemv.cuh");
         return Ok(Draft {
             includes,
             members: m,
-            entries: vec![Entry::only("grouped_lane<Config>(args);", grid, l.threads as u32, l.shared)],
-            config: format!("a choice a block, {}", l.words()),
+            entries: vec![Entry {
+                suffix: String::new(),
+                call: "grouped_lane<Config>(args);".into(),
+                grid,
+                threads: l.threads as u32,
+                blocks: l.resident as u32,
+                shared: l.shared,
+            }],
+            config: format!("a choice: {}", l.words()),
             why: "ids come from the launch before, so the copies follow the wait, all at once".into(),
             rejected,
             ..Draft::default()

@@ -26,8 +26,8 @@ struct Rows {
 }
 
 impl Rows {
-    fn shape(&self, tokens: u64) -> lane::Shape {
-        lane::Shape { rows: self.free * self.batches, free: self.free, k: self.k, tokens, matrices: 1 }
+    fn shape(&self, tokens: u64, share: f64) -> lane::Shape {
+        lane::Shape { rows: self.free * self.batches, free: self.free, k: self.k, tokens, matrices: 1, share }
     }
 }
 
@@ -49,7 +49,11 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     let of = |cost: f64| forms.as_ref().map(|_| (cost, ())).map_err(Clone::clone);
     let lanes = || -> Result<Vec<lane::Config>, String> {
         let forms = forms.as_ref().map_err(Clone::clone)?;
-        forms.iter().zip(rights).map(|(f, w)| lane::plan(cx, w, &f.shape(tokens))).collect()
+        let bytes: Vec<f64> =
+            rights.iter().map(|w| w.ty.bytes(&Default::default()).unwrap_or(0) as f64).collect();
+        let all: f64 = bytes.iter().sum();
+        let shares = bytes.iter().map(|b| b / all.max(1.0));
+        forms.iter().zip(rights).zip(shares).map(|((f, w), n)| lane::plan(cx, w, &f.shape(tokens, n))).collect()
     };
     let lanes = lanes();
     let repacked = rights.iter().find(|w| w.lane().is_some());
@@ -61,8 +65,8 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     let list = vec![("any", any_verdict), ("rows", of(rows_cost)), ("tile", of(tile_cost)), ("lane", lane_verdict)];
     let (name, (), rejected) = choose(cx, list)?;
     let mut draft = match (forms, lanes) {
-        (Ok(forms), Ok(lanes)) if name == "lane" => few(cx, &forms, &lanes)?,
-        (Ok(forms), _) if name != "any" => matrix(cx, &forms, Math::of(name))?,
+        (Ok(forms), Ok(lanes)) if name == "lane" => few(cx, &e, &forms, &lanes)?,
+        (Ok(forms), _) if name != "any" => matrix(cx, &e, &forms, Math::of(name))?,
         _ => any(cx, &e)?,
     };
     draft.rejected = rejected;
@@ -71,12 +75,15 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     Ok(draft)
 }
 
-/// Offsets of each right operand's part in the joined last dim of the result, and that dim's size.
-fn joined(cx: &Cx<'_>) -> (Vec<u64>, u64) {
-    let sizes: Vec<u64> = match cx.outputs[0].ty.last().map(|d| &d.extent) {
-        Some(glmc_ir::ty::Extent::Joined(p)) if cx.inputs.len() > 2 => p.iter().map(|(_, n)| *n).collect(),
-        _ => return (vec![0], 0),
-    };
+/// Offsets of each right operand's part in the joined last dim of the result, and that dim's size. A part may have
+/// pieces of its own, so sizes are those of the operands, not of the result's pieces.
+fn joined(cx: &Cx<'_>, e: &Einsum) -> (Vec<u64>, u64) {
+    let last = e.out.last().and_then(|c| e.rhs.iter().position(|r| r == c));
+    let size = |w: &Part| last.and_then(|at| w.ty.dims[at].extent.as_const()).unwrap_or(0);
+    if cx.inputs.len() <= 2 {
+        return (vec![0], 0);
+    }
+    let sizes: Vec<u64> = cx.inputs[1..].iter().map(size).collect();
     let offsets = sizes.iter().scan(0, |at, n| Some(std::mem::replace(at, *at + n))).collect();
     (offsets, sizes.iter().sum())
 }
@@ -145,14 +152,14 @@ fn types(cx: &Cx<'_>, w: &Part) -> Result<String, GenerateError> {
 }
 
 /// `lane`.
-fn few(cx: &Cx<'_>, forms: &[Rows], lanes: &[lane::Config]) -> Result<Draft, GenerateError> {
-    let (offsets, total) = joined(cx);
+fn few(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], lanes: &[lane::Config]) -> Result<Draft, GenerateError> {
+    let (offsets, total) = joined(cx, e);
     let most = cx.bound(&forms[0].tokens).unwrap_or(0);
     let mut list = Vec::new();
     for (((f, l), w), first) in forms.iter().zip(lanes).zip(&cx.inputs[1..]).zip(&offsets) {
         let rows = f.free * f.batches;
         let mut m = types(cx, w)?;
-        m.push_str(&l.members(w, &f.shape(most)));
+        m.push_str(&l.members(w, &f.shape(most, 1.0)));
         let constants = [
             ("ROWS", rows),
             ("FREE", f.free),
@@ -169,14 +176,32 @@ fn few(cx: &Cx<'_>, forms: &[Rows], lanes: &[lane::Config]) -> Result<Draft, Gen
         list.push(m);
     }
     let (members, more, names) = structs(list);
+    let counts: Vec<u64> = forms.iter().zip(lanes).map(|(f, l)| f.batches * l.blocks).collect();
     let most_of = |f: fn(&lane::Config) -> u64| lanes.iter().map(f).max().unwrap_or(1);
-    let grid = [most_of(|l| l.blocks), 1, names.len() as u64];
-    let (threads, shared) = (most_of(|l| l.threads) as u32, most_of(|l| l.shared));
+    let threads = most_of(|l| l.threads);
+    if lanes.iter().any(|l| l.threads != threads) {
+        return Err(cx.too_large("parts of different block sizes".into()));
+    }
+    let mut call = String::from("u32 block = glmc_block_x();\n");
+    let mut before = 0;
+    for (name, n) in names.iter().zip(&counts) {
+        let from = if before == 0 { "block".to_owned() } else { format!("block - {before}") };
+        before += n;
+        let _ = writeln!(call, "  if (block < {before}) return gemv_lane<{name}>(args, {from});");
+    }
+    let entry = Entry {
+        suffix: String::new(),
+        call,
+        grid: [counts.iter().sum(), 1, 1],
+        threads: threads as u32,
+        blocks: lanes.iter().map(|l| l.resident).min().unwrap_or(1) as u32,
+        shared: most_of(|l| l.shared),
+    };
     Ok(Draft {
         includes: vec!["gemv.cuh"],
         members,
         more,
-        entries: vec![Entry::only(per_part(&names, "gemv_lane"), grid, threads, shared)],
+        entries: vec![entry],
         config: lanes.iter().map(lane::Config::words).collect::<Vec<_>>().join("; "),
         why: "bound by the weight's bytes, whose copies hide the launch before".into(),
         ..Draft::default()
@@ -184,8 +209,8 @@ fn few(cx: &Cx<'_>, forms: &[Rows], lanes: &[lane::Config]) -> Result<Draft, Gen
 }
 
 /// `rows` and `tile`.
-fn matrix(cx: &Cx<'_>, forms: &[Rows], tile: Option<Math>) -> Result<Draft, GenerateError> {
-    let (offsets, total) = joined(cx);
+fn matrix(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], tile: Option<Math>) -> Result<Draft, GenerateError> {
+    let (offsets, total) = joined(cx, e);
     let most = cx.bound(&forms[0].tokens).unwrap_or(0);
     let tokens = most.next_power_of_two().clamp(1, 8);
     let mut list = Vec::new();
@@ -272,7 +297,7 @@ fn uneven(forms: &[Rows], names: &[String], across: u64, shared: u64) -> Entry {
 
 /// The general form, from letters to index arithmetic.
 fn any(cx: &Cx<'_>, e: &Einsum) -> Result<Draft, GenerateError> {
-    let (offsets, total) = joined(cx);
+    let (offsets, total) = joined(cx, e);
     let sum = e.contracted();
     let x = &cx.inputs[0];
     let mut list = Vec::new();
