@@ -71,21 +71,26 @@ GLMC_DEVICE void write_four(u8* to, u32 i, F4 f, bool here) {
   typedef Activation<C> A;
   u32 unit = i / 8, group = i % 8;
   f32 v[4] = {f.x, f.y, f.z, f.w};
-  f32 most = glmc_max(glmc_max(glmc_abs(v[0]), glmc_abs(v[1])), glmc_max(glmc_abs(v[2]), glmc_abs(v[3])));
-  for (u32 m = 4; m; m >>= 1) most = glmc_max(most, glmc_shuffle_xor(most, m));
-  f32 scale = most / A::MOST, inverse = most > 0.0f ? A::MOST / most : 0.0f;
+  // As bits, so that NaN is more than all numbers.
+  u32 bits = 0;
+#pragma unroll
+  for (u32 e = 0; e < 4; ++e) bits = glmc_max(bits, glmc_float_to_bits(v[e]) & 0x7fffffffu);
+#pragma unroll
+  for (u32 m = 4; m; m >>= 1) bits = glmc_max(bits, glmc_shuffle_xor(bits, m));
+  // Numbers near the smallest have no reciprocal; they count as zero.
+  f32 most = glmc_bits_to_float(bits), inverse = most > 1e-30f ? A::MOST * glmc_reciprocal(most) : 0.0f;
+  // What is not finite would vanish in the rounding: the scale carries it on.
+  f32 scale = bits < 0x7f800000u ? most * (1.0f / A::MOST) : not_a_number();
   i32 q[4], sum = 0;
 #pragma unroll
   for (u32 e = 0; e < 4; ++e) {
     q[e] = glmc_round(v[e] * inverse);
     sum += q[e];
   }
-  sum += glmc_shuffle_xor(sum, 1);
-  sum += glmc_shuffle_xor(sum, 2);
-  // NaN would vanish in the rounding: the scale carries it on.
-  f32 check = (v[0] + v[1]) + (v[2] + v[3]);
-  for (u32 m = 4; m; m >>= 1) check += glmc_shuffle_xor(check, m);
-  if (check - check != 0.0f) scale = check - check;
+  if (C::L::MIN || C::L::HALVES) {
+    sum += glmc_shuffle_xor(sum, 1);
+    sum += glmc_shuffle_xor(sum, 2);
+  }
   if (!here) return;
 #pragma unroll
   for (u32 d = 0; d < C::DIGITS; ++d) {
@@ -93,26 +98,30 @@ GLMC_DEVICE void write_four(u8* to, u32 i, F4 f, bool here) {
     reinterpret_cast<u32*>(to + (plane * A::STEP + unit) * 16)[group % 4] = take_digit(q);
   }
   if (group == 0) reinterpret_cast<f32*>(to + A::SCALES)[unit] = scale;
-  if (group % 4 == 0) reinterpret_cast<f32*>(to + A::SUMS)[2 * unit + group / 4] = scale * f32(sum);
+  if ((C::L::MIN || C::L::HALVES) && group % 4 == 0)
+    reinterpret_cast<f32*>(to + A::SUMS)[2 * unit + group / 4] = scale * f32(sum);
 }
 
-// One token's vector of K elements from `from` on: all loads of a thread, then the rest.
+// One token's vector of K elements from `from` on: up to four loads of a thread, then the rest. Lanes of a warp exchange
+// maxima, so a warp comes whole or not at all.
 template <class C>
 GLMC_DEVICE void load_activation(u8* to, const u8* x, u64 from) {
-  constexpr u32 FOURS = C::K / 4, AT_ONCE = 4 * C::THREADS;
-  for (u32 base = 0; base < FOURS; base += AT_ONCE) {
-    F4 v[4];
+  constexpr u32 FOURS = C::K / 4, FULL = FOURS / C::THREADS, AT_ONCE = 4;
 #pragma unroll
-    for (u32 n = 0; n < 4; ++n) {
-      u32 i = base + n * C::THREADS + glmc_thread();
-      v[n] = i < FOURS ? four<typename C::X>(x, from + 4 * i) : F4{0.0f, 0.0f, 0.0f, 0.0f};
-    }
+  for (u32 base = 0; base < FULL; base += AT_ONCE) {
+    F4 v[AT_ONCE];
 #pragma unroll
-    for (u32 n = 0; n < 4; ++n) {
-      u32 i = base + n * C::THREADS + glmc_thread();
-      // Whole warps only: lanes of one exchange maxima.
-      if (base + n * C::THREADS + glmc_warp() * WARP < FOURS) write_four<C>(to, i, v[n], i < FOURS);
-    }
+    for (u32 n = 0; n < AT_ONCE; ++n)
+      if (base + n < FULL) v[n] = four<typename C::X>(x, from + 4 * ((base + n) * C::THREADS + glmc_thread()));
+#pragma unroll
+    for (u32 n = 0; n < AT_ONCE; ++n)
+      if (base + n < FULL) write_four<C>(to, (base + n) * C::THREADS + glmc_thread(), v[n], true);
+  }
+  u32 i = FULL * C::THREADS + glmc_thread();
+  if (FULL * C::THREADS < FOURS && FULL * C::THREADS + glmc_warp() * WARP < FOURS) {
+    F4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (i < FOURS) v = four<typename C::X>(x, from + 4 * i);
+    write_four<C>(to, i, v, i < FOURS);
   }
 }
 

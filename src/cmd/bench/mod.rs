@@ -79,7 +79,9 @@ fn item_time(
             args.push(match &f.role {
                 Role::Param { index: 0, .. } => rest.address(x)?,
                 Role::Param { index: 1, .. } => weights.address(n % copies * step)?,
-                Role::Param { index: 2, .. } if experts > 1 => rest.address(ids + n % (experts / chosen) * chosen * 4)?,
+                Role::Param { index: 2, .. } if experts > 1 => {
+                    rest.address(ids + n % (experts / chosen) * chosen * 4)?
+                }
                 Role::Param { .. } => rest.address(y)?,
                 Role::Symbols => rest.address(syms)?,
                 Role::Scratch { .. } => rest.address(scratch)?,
@@ -110,7 +112,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     let gpu = Gpu::open(args.device, args.nvrtc.as_deref())?;
     let mut items = if args.candidates { items::candidates(&gpu)? } else { items::usual(&gpu)? };
     let read = ceiling::kernel(READ);
-    let loaded = gpu.load(items.iter().map(|i| &i.kernel).chain([&read]), 4, args.json)?;
+    let loaded =
+        gpu.load(items.iter().map(|i| &i.kernel).chain([&read]), if args.candidates { 12 } else { 4 }, args.json)?;
     let largest = items.iter().map(|i| i.stored).max().unwrap_or(0);
     let mut weights = Memory::new(&gpu.context, READ.max(WALK + 2 * largest))?;
     let mut rest = Memory::new(&gpu.context, REST)?;

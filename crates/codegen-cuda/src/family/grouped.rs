@@ -107,7 +107,7 @@ pub(super) fn grouped(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
     let _ = writeln!(m, "  static constexpr bool PER_SLOT = {};", x.ty.rank() == 3);
     let _ = writeln!(m, "  GLMC_DEVICE static u32 choices(const Args& args) {{ return {}; }}", cx.size(&ids.ty.dims));
     if let Some(l) = &config {
-        m.push_str(&l.members(w, &shape));
+        m.push_str(&l.members(w));
         for (name, value) in [("TOKENS", 1), ("FREE", rows), ("YSTEP", 0)] {
             let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
         }

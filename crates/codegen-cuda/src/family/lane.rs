@@ -51,8 +51,8 @@ fn activation_bytes(k: u64, digits: u64) -> u64 {
     2 * digits * (units + 1) * 16 + (units * 4).next_multiple_of(16) + (units * 8).next_multiple_of(16)
 }
 
-/// What serves most shapes well.
-fn usual(cx: &Cx<'_>, s: &Shape, lane: LaneType) -> Tuning {
+/// What serves most shapes well, best first.
+fn usual(cx: &Cx<'_>, s: &Shape, lane: LaneType) -> Vec<Tuning> {
     let units = s.k / 32;
     let side = 32 / units.next_power_of_two().min(32);
     let warps = if s.tokens > 2 { 8 } else { 16 };
@@ -60,22 +60,42 @@ fn usual(cx: &Cx<'_>, s: &Shape, lane: LaneType) -> Tuning {
     // Rows of a block if each multiprocessor has one.
     let rows = (s.rows * s.matrices) as f64 * s.share.min(1.0) / machines as f64;
     let warp_rows = rows / (warps * side) as f64;
-    let pass = match s.tokens {
-        1 if warp_rows >= 2.5 && units <= 64 => 4,
+    // Exact activations take the registers that four rows would need.
+    let most = match s.tokens {
+        1 if warp_rows >= 2.5 && cx.request.options.activations == Activations::Int8 => 4,
         1 | 2 if warp_rows >= 1.3 => 2,
         _ => 1,
     };
     // With few rows several warps share one.
     let allowed = |p: &u64| units.is_multiple_of(*p) && units / p >= 32 && lane.aligned(units / p);
     let wanted = (warps as f64 / rows.max(1.0)).ceil() as u64;
-    let parts = if pass > 1 { 1 } else { (1..=wanted.min(6)).rev().find(allowed).unwrap_or(1) };
-    Tuning { warps: warps as u32, pass, parts: parts as u32, ..Tuning::default() }
+    let parts = if most > 1 { 1 } else { (1..=wanted.min(6)).rev().find(allowed).unwrap_or(1) };
+    let of = |pass: u32| Tuning { warps: warps as u32, pass, parts: parts as u32, ..Tuning::default() };
+    [4, 2, 1].into_iter().filter(|n| *n <= most).map(of).collect()
 }
 
-/// The configuration of a part, or why there is none.
+/// The configuration of a part, or why there is none: the first that leaves room for a block of the next launch, or
+/// else the last.
 pub(super) fn plan(cx: &Cx<'_>, w: &Part, s: &Shape) -> Result<Config, String> {
-    let arch = cx.request.arch;
     let lane = w.lane().ok_or_else(|| format!("{} is not in the lane layout", w.ident))?;
+    let tunings = cx.request.options.tuning.map_or_else(|| usual(cx, s, lane), |t| vec![t]);
+    let mut last = Err("no configuration".to_owned());
+    for t in tunings {
+        match with(cx, w, s, lane, t) {
+            Ok(c) if c.shared <= half(cx) => return Ok(c),
+            other => last = other,
+        }
+    }
+    last
+}
+
+/// Half of a multiprocessor's shared memory leaves room for a block of the next launch, whose copies so begin early.
+fn half(cx: &Cx<'_>) -> u64 {
+    u64::from(cx.request.arch.shared_per_block()) / 2 - 512
+}
+
+fn with(cx: &Cx<'_>, w: &Part, s: &Shape, lane: LaneType, tuning: Tuning) -> Result<Config, String> {
+    let arch = cx.request.arch;
     if s.tokens > MOST_TOKENS {
         return Err(format!("{} tokens, {MOST_TOKENS} at most", s.tokens));
     }
@@ -87,7 +107,6 @@ pub(super) fn plan(cx: &Cx<'_>, w: &Part, s: &Shape) -> Result<Config, String> {
     if s.free < s.rows && !lane.aligned(s.free * units) {
         return Err(format!("{} rows a vector do not end at 16 bytes", s.free));
     }
-    let tuning = cx.request.options.tuning.unwrap_or_else(|| usual(cx, s, lane));
     let (parts, warps) = (u64::from(tuning.parts.max(1)), u64::from(tuning.warps.clamp(1, 32)));
     if !units.is_multiple_of(parts) || (parts > 1 && !lane.aligned(units / parts)) {
         return Err(format!("{units} units are not cut in {parts}"));
@@ -120,8 +139,7 @@ pub(super) fn plan(cx: &Cx<'_>, w: &Part, s: &Shape) -> Result<Config, String> {
     if needed(1) > most {
         return Err(format!("{} bytes of shared memory, a block has {most}", needed(1)));
     }
-    // Half of it leaves room for a block of the next launch, whose copies so begin early.
-    let room = if tuning.shared == 0 { most / 2 - 512 } else { u64::from(tuning.shared).min(most) };
+    let room = if tuning.shared == 0 { half(cx) } else { u64::from(tuning.shared).min(most) };
     let copies = (block_groups * parts).div_ceil(warps);
     let stages = if bulk { (1..=copies.min(MOST_STAGES)).rev().find(|n| needed(*n) <= room).unwrap_or(1) } else { 1 };
     let threads = 32 * warps;
@@ -132,7 +150,7 @@ pub(super) fn plan(cx: &Cx<'_>, w: &Part, s: &Shape) -> Result<Config, String> {
 
 impl Config {
     /// The constants that the device code takes.
-    pub(super) fn members(&self, w: &Part, _s: &Shape) -> String {
+    pub(super) fn members(&self, w: &Part) -> String {
         let mut m = format!("  typedef {}_LANE L;\n", self.lane.name);
         let total = w.ty.elems(&Default::default()).unwrap_or(0) / 32;
         let constants = [
@@ -169,6 +187,8 @@ impl Config {
         };
         let pass = self.tuning.pass;
         let x = if self.digits == 1 { "8-bit" } else { "24-bit" };
-        format!("{blocks} blocks of {warps} warps, {group} rows a warp{parts}, {pass} a pass, {copies}, {x} activations")
+        format!(
+            "{blocks} blocks of {warps} warps, {group} rows a warp{parts}, {pass} a pass, {copies}, {x} activations"
+        )
     }
 }

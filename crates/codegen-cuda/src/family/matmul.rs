@@ -49,8 +49,7 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     let of = |cost: f64| forms.as_ref().map(|_| (cost, ())).map_err(Clone::clone);
     let lanes = || -> Result<Vec<lane::Config>, String> {
         let forms = forms.as_ref().map_err(Clone::clone)?;
-        let bytes: Vec<f64> =
-            rights.iter().map(|w| w.ty.bytes(&Default::default()).unwrap_or(0) as f64).collect();
+        let bytes: Vec<f64> = rights.iter().map(|w| w.ty.bytes(&Default::default()).unwrap_or(0) as f64).collect();
         let all: f64 = bytes.iter().sum();
         let shares = bytes.iter().map(|b| b / all.max(1.0));
         forms.iter().zip(rights).zip(shares).map(|((f, w), n)| lane::plan(cx, w, &f.shape(tokens, n))).collect()
@@ -159,7 +158,7 @@ fn few(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], lanes: &[lane::Config]) -> Resul
     for (((f, l), w), first) in forms.iter().zip(lanes).zip(&cx.inputs[1..]).zip(&offsets) {
         let rows = f.free * f.batches;
         let mut m = types(cx, w)?;
-        m.push_str(&l.members(w, &f.shape(most, 1.0)));
+        m.push_str(&l.members(w));
         let constants = [
             ("ROWS", rows),
             ("FREE", f.free),
