@@ -81,7 +81,7 @@ pub(super) fn plan(cx: &Cx<'_>, w: &Part, s: &Shape) -> Result<Config, String> {
     let tunings = cx.request.options.tuning.map_or_else(|| usual(cx, s, lane), |t| vec![t]);
     let mut last = Err("no configuration".to_owned());
     for t in tunings {
-        match with(cx, w, s, lane, t) {
+        match with(cx, s, lane, t) {
             Ok(c) if c.shared <= half(cx) => return Ok(c),
             other => last = other,
         }
@@ -94,7 +94,7 @@ fn half(cx: &Cx<'_>) -> u64 {
     u64::from(cx.request.arch.shared_per_block()) / 2 - 512
 }
 
-fn with(cx: &Cx<'_>, w: &Part, s: &Shape, lane: LaneType, tuning: Tuning) -> Result<Config, String> {
+fn with(cx: &Cx<'_>, s: &Shape, lane: LaneType, tuning: Tuning) -> Result<Config, String> {
     let arch = cx.request.arch;
     if s.tokens > MOST_TOKENS {
         return Err(format!("{} tokens, {MOST_TOKENS} at most", s.tokens));
