@@ -75,14 +75,15 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
 }
 
 /// Offsets of each right operand's part in the joined last dim of the result, and that dim's size. A part may have
-/// pieces of its own, so sizes are those of the operands, not of the result's pieces.
+/// pieces of its own, so the result's pieces say nothing about parts.
 fn joined(cx: &Cx<'_>, e: &Einsum) -> (Vec<u64>, u64) {
-    let last = e.out.last().and_then(|c| e.rhs.iter().position(|r| r == c));
-    let size = |w: &Part| last.and_then(|at| w.ty.dims[at].extent.as_const()).unwrap_or(0);
-    if cx.inputs.len() <= 2 {
+    let rights = &cx.inputs[1..];
+    if rights.len() < 2 {
         return (vec![0], 0);
     }
-    let sizes: Vec<u64> = cx.inputs[1..].iter().map(size).collect();
+    let at = e.out.last().and_then(|c| e.rhs.iter().position(|l| l == c));
+    let size = |w: &Part| at.and_then(|at| cx.bound(&w.ty.dims[at..=at])).unwrap_or(0);
+    let sizes: Vec<u64> = rights.iter().map(size).collect();
     let offsets = sizes.iter().scan(0, |at, n| Some(std::mem::replace(at, *at + n))).collect();
     (offsets, sizes.iter().sum())
 }
