@@ -6,9 +6,14 @@
 // x is written to shared memory as integers of DIGITS bytes with a scale for 32 elements: one byte costs near 5e-3, three
 // are as exact as f32. All products are then of bytes.
 //
-// Config: L (lane type), X, PUT, K, ROWS, FREE, BLOCKS (of FREE rows), THREADS, GROUP, PASS, PARTS, STAGES, LANES (of a
-// row), UNROLL, DIGITS, TOKENS, UNITS_TOTAL, BULK, XSTEP, YSTEP, YFIRST, tokens(args), w(args); experts also SLOTS,
-// PER_SLOT, EXPERTS.
+// Rows lie in BATCHES of FREE rows; a batch has a matrix and vectors of its own, and groups never span two. A batch is
+// a plain matrix (or a head of it), a choice of an expert, or a token whose FOLD experts are summed by weight. Blocks
+// take equal runs of all batches' groups. With experts the ids come first, then the copies.
+//
+// Config: L (lane type), X, PUT, K, FREE, BATCHES (most), BLOCKS, THREADS, GROUP, PASS, PARTS, STAGES, LANES (of a row),
+// UNROLL, DIGITS, TOKENS (of a batch), FOLD, WEIGHTED, WAYS (matrices read together: 2 gives silu(a) * b), SHARE
+// (batches that share a vector), VECTORS (most of a block), EXPERTS (0: none), UNITS_TOTAL, BULK, XSTEP, YSTEP, YFIRST,
+// batches(args), tokens(args), x(args), y(args), w(args, way); experts also ids(args); WEIGHTED also weight(args, choice).
 #pragma once
 #include "quant/lane.cuh"
 
@@ -37,10 +42,10 @@ struct Room {
     for (u32 i = 0; i < plane; ++i) at += copied(i, C::GROUP);
     return at;
   }
-  static constexpr u32 STAGE = C::BULK ? start(C::L::PLANES) : 0;
+  static constexpr u32 WAY = start(C::L::PLANES), STAGE = C::BULK ? C::WAYS * WAY : 0;
   static constexpr u32 WEIGHTS = C::BULK ? (WARPS * C::STAGES * 8 + 127) / 128 * 128 : 0;
   static constexpr u32 VECTORS = WEIGHTS + WARPS * C::STAGES * STAGE;
-  static constexpr u32 PARTIAL = VECTORS + C::TOKENS * Activation<C>::BYTES;
+  static constexpr u32 PARTIAL = VECTORS + C::VECTORS * Activation<C>::BYTES;
 };
 
 // Four elements from `i` on, `i` a multiple of four.
@@ -102,26 +107,36 @@ GLMC_DEVICE void write_four(u8* to, u32 i, F4 f, bool here) {
     reinterpret_cast<f32*>(to + A::SUMS)[2 * unit + group / 4] = scale * f32(sum);
 }
 
-// One token's vector of K elements from `from` on: up to four loads of a thread, then the rest. Lanes of a warp exchange
-// maxima, so a warp comes whole or not at all.
+// Vectors `first` .. `first + count` of x, K elements each: up to four loads of a thread, then the rest. Lanes of a warp
+// exchange maxima, so a warp comes whole or not at all.
 template <class C>
-GLMC_DEVICE void load_activation(u8* to, const u8* x, u64 from) {
-  constexpr u32 FOURS = C::K / 4, FULL = FOURS / C::THREADS, AT_ONCE = 4;
+GLMC_DEVICE void load_activations(const typename C::Arguments& args, u8* to, u32 first, u32 count) {
+  typedef Activation<C> A;
+  // Blocks of one batch all have the same number of vectors; others may have fewer.
+  constexpr bool EXACT = C::BATCHES == 1 || C::VECTORS == 1;
+  constexpr u32 FOURS = C::K / 4, MOST = C::VECTORS * FOURS, AT_ONCE = 4;
+  constexpr u32 FULL = EXACT ? MOST / C::THREADS : 0, ROUNDS = (MOST + C::THREADS - 1) / C::THREADS;
+  u32 all = EXACT ? MOST : count * FOURS, tokens = C::tokens(args);
+  const u8* x = C::x(args);
 #pragma unroll
-  for (u32 base = 0; base < FULL; base += AT_ONCE) {
+  for (u32 base = 0; base < ROUNDS; base += AT_ONCE) {
     F4 v[AT_ONCE];
 #pragma unroll
-    for (u32 n = 0; n < AT_ONCE; ++n)
-      if (base + n < FULL) v[n] = four<typename C::X>(x, from + 4 * ((base + n) * C::THREADS + glmc_thread()));
+    for (u32 n = 0; n < AT_ONCE; ++n) {
+      u32 i = (base + n) * C::THREADS + glmc_thread();
+      v[n] = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (base + n >= ROUNDS || (base + n >= FULL && i >= all)) continue;
+      u32 vector = first + i / FOURS, j = vector % C::TOKENS;
+      // Tokens past the end repeat the last one; they are not written.
+      v[n] = four<typename C::X>(x, u64(j < tokens ? j : tokens - 1) * C::XSTEP + u64(vector / C::TOKENS) * C::K +
+                                        i % FOURS * 4);
+    }
 #pragma unroll
-    for (u32 n = 0; n < AT_ONCE; ++n)
-      if (base + n < FULL) write_four<C>(to, (base + n) * C::THREADS + glmc_thread(), v[n], true);
-  }
-  u32 i = FULL * C::THREADS + glmc_thread();
-  if (FULL * C::THREADS < FOURS && FULL * C::THREADS + glmc_warp() * WARP < FOURS) {
-    F4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (i < FOURS) v = four<typename C::X>(x, from + 4 * i);
-    write_four<C>(to, i, v, i < FOURS);
+    for (u32 n = 0; n < AT_ONCE; ++n) {
+      u32 i = (base + n) * C::THREADS + glmc_thread();
+      if (base + n >= ROUNDS || (base + n >= FULL && i - glmc_lane() >= all)) continue;
+      write_four<C>(to + (i < all ? i / FOURS : 0) * A::BYTES, i % FOURS, v[n], i < all);
+    }
   }
 }
 
@@ -200,215 +215,312 @@ GLMC_DEVICE f32 add_unit(const Unit& w, const Values<C>& v, f32 sum) {
   return L::MIN ? glmc_fma(-w.min, v.sum[0] + v.sum[1], all) : all;
 }
 
-// The planes of a tensor from unit `unit` on.
-template <class C>
-GLMC_DEVICE void planes_from(const typename C::Arguments& args, u64 unit, Planes& p) {
-  find_planes<typename C::L>(C::w(args), C::UNITS_TOTAL, p);
-#pragma unroll
-  for (u32 i = 0; i < C::L::PLANES; ++i) p[i] += C::L::bytes(i, unit);
-}
+// Where a piece of work lies: rows `row` .. `row + rows` of a batch, of which slot and which part of the columns.
+struct Spot {
+  u32 batch, row, rows, slot, part;
+};
 
-// The rows of a block, and the pieces of work that its warps take in turn: part p of group g is piece g * PARTS + p.
+// The groups of a block, and the pieces that its warps take in turn: PARTS of each of FOLD matrices for each group.
 template <class C>
 struct Work {
-  u32 first, rows, pieces;
+  static constexpr u32 GROUPS = (C::FREE + C::GROUP - 1) / C::GROUP, SUBS = C::PARTS * C::FOLD;
+  u32 from, groups, pieces;
 
-  // Block `at` of the BLOCKS that share FREE rows.
-  GLMC_DEVICE explicit Work(u32 at) {
-    constexpr u32 GROUPS = (C::FREE + C::GROUP - 1) / C::GROUP;
-    u32 from = u32(u64(at) * GROUPS / C::BLOCKS), to = u32(u64(at + 1) * GROUPS / C::BLOCKS);
-    u32 end = to * C::GROUP < C::FREE ? to * C::GROUP : C::FREE;
-    first = from * C::GROUP;
-    rows = end - first;
-    pieces = (to - from) * C::PARTS;
+  GLMC_DEVICE Work(u32 block, u32 batches) {
+    u32 total = batches * GROUPS;
+    from = u32(u64(block) * total / C::BLOCKS);
+    groups = u32(u64(block + 1) * total / C::BLOCKS) - from;
+    pieces = groups * SUBS;
   }
-  GLMC_DEVICE u32 rows_of(u32 piece) const {
-    u32 at = piece / C::PARTS * C::GROUP;
-    return rows - at < C::GROUP ? rows - at : C::GROUP;
+  GLMC_DEVICE u32 batch_of(u32 group) const { return C::BATCHES == 1 ? 0 : (from + group) / GROUPS; }
+  GLMC_DEVICE u32 first_batch() const { return batch_of(0); }
+  // The first vector of a batch.
+  GLMC_DEVICE static u32 vector_of(u32 batch) { return batch / C::SHARE * (C::FOLD * C::TOKENS); }
+  GLMC_DEVICE u32 first_vector() const { return vector_of(first_batch()); }
+  GLMC_DEVICE u32 vectors() const { return vector_of(batch_of(groups - 1)) + C::FOLD * C::TOKENS - first_vector(); }
+  GLMC_DEVICE Spot spot(u32 piece) const {
+    u32 group = piece / SUBS, sub = piece % SUBS, batch = batch_of(group);
+    u32 row = (from + group - batch * GROUPS) * C::GROUP;
+    return {batch, row, C::FREE - row < C::GROUP ? C::FREE - row : C::GROUP, sub / C::PARTS, sub % C::PARTS};
   }
 };
 
-// Starts the copies of a warp's n-th piece. One lane. `p` are the planes from the block's first row on.
+// The experts of a block's batches, one a lane.
 template <class C>
-GLMC_DEVICE void issue_piece(const Planes& p, const Work<C>& work, u32 n) {
+struct Chosen {
+  u32 id, first;
+
+  GLMC_DEVICE Chosen(const typename C::Arguments& args, const Work<C>& work, u32 batches) {
+    id = first = 0;
+    if constexpr (C::EXPERTS > 0) {
+      first = work.first_batch() * C::FOLD;
+      u32 choice = first + glmc_lane();
+      if (choice < batches * C::FOLD) id = u32(C::ids(args)[choice]);
+    }
+  }
+  // All lanes of a warp ask for the same piece. Where there are no experts a batch's matrix is its own.
+  GLMC_DEVICE i32 of(const Spot& s) const {
+    return C::EXPERTS > 0 ? i32(glmc_shuffle(id, s.batch * C::FOLD + s.slot - first)) : i32(s.batch);
+  }
+  GLMC_DEVICE static bool known(i32 id) { return C::EXPERTS == 0 || (id >= 0 && id < i32(C::EXPERTS)); }
+};
+
+// The first unit of a piece in its tensor.
+template <class C>
+GLMC_DEVICE u64 unit_of(const Spot& s, i32 matrix) {
+  return (u64(matrix) * C::FREE + s.row) * Room<C>::UNITS + s.part * Room<C>::PART;
+}
+
+// Starts the copies of a piece into a warp's stage. One lane.
+template <class C>
+GLMC_DEVICE void issue_piece(const Planes (&p)[C::WAYS], const Spot& s, i32 matrix, u32 stage_at) {
   typedef Room<C> R;
-  u32 slot = glmc_warp() * C::STAGES + n % C::STAGES, piece = glmc_warp() + n * R::WARPS, rows = work.rows_of(piece);
+  u32 slot = glmc_warp() * C::STAGES + stage_at;
   GLMC_SHARED(u64, barriers, 0);
-  GLMC_SHARED(u8, stage, R::WEIGHTS + slot * R::STAGE);
   u64* barrier = barriers + slot;
-  u64 unit = u64(piece / C::PARTS) * C::GROUP * R::UNITS + piece % C::PARTS * R::PART;
+  if (!Chosen<C>::known(matrix)) {
+    // Nothing to copy, but the stage's turn passes.
+    glmc_barrier_expect(barrier, 0);
+    return;
+  }
+  u64 unit = unit_of<C>(s, matrix);
   u32 total = 0;
 #pragma unroll
   for (u32 i = 0; i < C::L::PLANES; ++i)
-    total += C::PARTS == 1 ? R::copied(i, rows) : rows * u32(C::L::bytes(i, R::PART));
-  glmc_barrier_expect(barrier, total);
-  if (C::PARTS == 1) {
+    total += C::PARTS == 1 ? R::copied(i, s.rows) : s.rows * u32(C::L::bytes(i, R::PART));
+  glmc_barrier_expect(barrier, C::WAYS * total);
 #pragma unroll
-    for (u32 i = 0; i < C::L::PLANES; ++i)
-      glmc_bulk_copy(stage + R::start(i), p[i] + C::L::bytes(i, unit), R::copied(i, rows), barrier);
-    return;
+  for (u32 way = 0; way < C::WAYS; ++way) {
+    GLMC_SHARED(u8, stage, R::WEIGHTS + slot * R::STAGE + way * R::WAY);
+    if (C::PARTS == 1) {
+#pragma unroll
+      for (u32 i = 0; i < C::L::PLANES; ++i)
+        glmc_bulk_copy(stage + R::start(i), p[way][i] + C::L::bytes(i, unit), R::copied(i, s.rows), barrier);
+      continue;
+    }
+    for (u32 r = 0; r < s.rows; ++r)
+#pragma unroll
+      for (u32 i = 0; i < C::L::PLANES; ++i)
+        glmc_bulk_copy(stage + R::start(i) + r * u32(C::L::bytes(i, R::PART)),
+                       p[way][i] + C::L::bytes(i, unit + u64(r) * R::UNITS), u32(C::L::bytes(i, R::PART)), barrier);
   }
-  for (u32 r = 0; r < rows; ++r)
-#pragma unroll
-    for (u32 i = 0; i < C::L::PLANES; ++i)
-      glmc_bulk_copy(stage + R::start(i) + r * u32(C::L::bytes(i, R::PART)),
-                     p[i] + C::L::bytes(i, unit + u64(r) * R::UNITS), u32(C::L::bytes(i, R::PART)), barrier);
 }
 
 // Each warp prepares its barriers and starts as many of its pieces as it has room for.
 template <class C>
-GLMC_DEVICE void begin_pieces(const Planes& p, const Work<C>& work) {
+GLMC_DEVICE void begin_pieces(const Planes (&p)[C::WAYS], const Work<C>& work, const Chosen<C>& chosen) {
   typedef Room<C> R;
   if (!C::BULK) return;
   if (glmc_lane() == 0) {
     GLMC_SHARED(u64, barriers, glmc_warp() * C::STAGES * 8);
 #pragma unroll
     for (u32 n = 0; n < C::STAGES; ++n) glmc_barrier_init(barriers + n);
+  }
 #pragma unroll
-    for (u32 n = 0; n < C::STAGES; ++n)
-      if (glmc_warp() + n * R::WARPS < work.pieces) issue_piece<C>(p, work, n);
+  for (u32 n = 0; n < C::STAGES; ++n) {
+    u32 piece = glmc_warp() + n * R::WARPS;
+    if (piece >= work.pieces) break;
+    Spot s = work.spot(piece);
+    i32 matrix = chosen.of(s);
+    if (glmc_lane() == 0) issue_piece<C>(p, s, matrix, n);
   }
   glmc_sync_warp();
 }
 
-// One piece: `p` its planes from its first unit on, STRIDE units from row to row.
+// What the sums of a row's matrices give.
+template <class C>
+GLMC_DEVICE f32 finish(const f32 (&sum)[C::WAYS]) {
+  return C::WAYS == 2 ? silu(sum[0]) * sum[C::WAYS - 1] : sum[0];
+}
+
+// Where the result of a row lies.
+template <class C>
+GLMC_DEVICE u64 place(u32 batch, u32 row, u32 j) {
+  return u64(C::YFIRST) + u64(j) * C::YSTEP + u64(batch) * C::FREE + row;
+}
+
+// Results that several pieces add to.
+template <class C>
+constexpr bool PARTIAL_SUMS = C::PARTS * C::FOLD > 1 || C::WEIGHTED;
+
+// Takes the sums of row `r` of a piece for token `j`.
+template <class C>
+GLMC_DEVICE void take_sums(const typename C::Arguments& args, const Spot& s, u32 piece, u32 r, u32 j, u32 tokens,
+                           const f32 (&sum)[C::WAYS]) {
+  if (PARTIAL_SUMS<C>) {
+    constexpr u32 SUBS = Work<C>::SUBS;
+    GLMC_SHARED(f32, partial, Room<C>::PARTIAL);
+    u32 at = ((piece / SUBS * C::GROUP + r) * SUBS + piece % SUBS) * C::TOKENS + j;
+#pragma unroll
+    for (u32 way = 0; way < C::WAYS; ++way) partial[at * C::WAYS + way] = sum[way];
+  } else if (j < tokens) {
+    C::PUT::put(C::y(args), place<C>(s.batch, s.row + r, j), finish<C>(sum));
+  }
+}
+
+// One piece: `p` its planes from its first unit on, STRIDE units from row to row; `x` its vectors.
 template <class C, u32 STRIDE>
-GLMC_DEVICE void multiply(const typename C::Arguments& args, const Planes& p, const u8* x, u32 piece,
-                          const Work<C>& work, u32 tokens, u64 y) {
+GLMC_DEVICE void multiply(const typename C::Arguments& args, const Planes (&p)[C::WAYS], const u8* x, u32 piece,
+                          const Spot& s, u32 tokens) {
   typedef Activation<C> A;
   typedef Room<C> R;
-  constexpr u32 SIDE = WARP / C::LANES, STEPS = (R::PART + C::LANES - 1) / C::LANES;
-  u32 lane = glmc_lane() % C::LANES, part = piece % C::PARTS, at = piece / C::PARTS * C::GROUP;
-  u32 rows = work.rows_of(piece);
+  constexpr u32 SIDE = WARP / C::LANES, STEPS = (R::PART + C::LANES - 1) / C::LANES, ROWS = C::WAYS * C::PASS;
+  u32 lane = glmc_lane() % C::LANES;
 #pragma unroll
   for (u32 base = 0; base < C::GROUP; base += SIDE * C::PASS) {
-    if (base >= rows) break;
+    if (base >= s.rows) break;
+    // Row r % PASS of matrix r / PASS.
     u32 row[C::PASS];
-    f32 sum[C::PASS][C::TOKENS];
+    f32 sum[ROWS][C::TOKENS];
 #pragma unroll
-    for (u32 r = 0; r < C::PASS; ++r) {
-      row[r] = base + r * SIDE + glmc_lane() / C::LANES;
+    for (u32 r = 0; r < C::PASS; ++r) row[r] = base + r * SIDE + glmc_lane() / C::LANES;
+#pragma unroll
+    for (u32 r = 0; r < ROWS; ++r)
 #pragma unroll
       for (u32 j = 0; j < C::TOKENS; ++j) sum[r][j] = 0.0f;
-    }
 #pragma unroll C::UNROLL
     for (u32 step = 0; step < STEPS; ++step) {
       u32 u = step * C::LANES + lane;
       if (R::PART % C::LANES != 0 && u >= R::PART) break;
-      Raw raw[C::PASS];
+      Raw raw[ROWS];
       // Rows past the end repeat the last one; they are not written.
 #pragma unroll
-      for (u32 r = 0; r < C::PASS; ++r) raw[r] = C::L::load(p, u64(row[r] < rows ? row[r] : rows - 1) * STRIDE + u);
-      Values<C> v = read_values<C>(x, part * R::PART + u);
+      for (u32 r = 0; r < ROWS; ++r) {
+        u32 at = row[r % C::PASS] < s.rows ? row[r % C::PASS] : s.rows - 1;
+        raw[r] = C::L::load(p[r / C::PASS], u64(at) * STRIDE + u);
+      }
+      Values<C> v = read_values<C>(x, s.part * R::PART + u);
 #pragma unroll
-      for (u32 r = 0; r < C::PASS; ++r) {
+      for (u32 r = 0; r < ROWS; ++r) {
         Unit w = C::L::unpack(raw[r], u % 8);
         sum[r][0] = add_unit<C>(w, v, sum[r][0]);
 #pragma unroll
         for (u32 j = 1; j < C::TOKENS; ++j) {
-          Values<C> other = read_values<C>(x + j * A::BYTES, part * R::PART + u);
+          Values<C> other = read_values<C>(x + j * A::BYTES, s.part * R::PART + u);
           sum[r][j] = add_unit<C>(w, other, sum[r][j]);
         }
       }
     }
 #pragma unroll
-    for (u32 r = 0; r < C::PASS; ++r)
+    for (u32 r = 0; r < ROWS; ++r)
 #pragma unroll
-      for (u32 j = 0; j < C::TOKENS; ++j) {
+      for (u32 j = 0; j < C::TOKENS; ++j)
 #pragma unroll
         for (u32 m = C::LANES / 2; m; m >>= 1) sum[r][j] += glmc_shuffle_xor(sum[r][j], m);
-        if (lane != 0 || row[r] >= rows) continue;
-        if (C::PARTS > 1) {
-          GLMC_SHARED(f32, partial, R::PARTIAL);
-          partial[((at + row[r]) * C::PARTS + part) * C::TOKENS + j] = sum[r][j];
-        } else if (j < tokens) {
-          C::PUT::put(args.y, y + u64(j) * C::YSTEP + work.first + at + row[r], sum[r][j]);
-        }
+#pragma unroll
+    for (u32 r = 0; r < C::PASS; ++r) {
+      if (lane != 0 || row[r] >= s.rows) continue;
+#pragma unroll
+      for (u32 j = 0; j < C::TOKENS; ++j) {
+        f32 ways[C::WAYS];
+#pragma unroll
+        for (u32 way = 0; way < C::WAYS; ++way) ways[way] = sum[way * C::PASS + r][j];
+        take_sums<C>(args, s, piece, row[r], j, tokens, ways);
       }
+    }
   }
 }
 
-// All pieces of a block; x is in shared memory. `p` are the planes from the block's first row on.
+// The results of pieces without an expert: zero where there is none, NaN where it is unknown.
 template <class C>
-GLMC_DEVICE void multiply_pieces(const typename C::Arguments& args, const Planes& p, const u8* x, const Work<C>& work,
-                                 u32 tokens, u64 y) {
+GLMC_DEVICE void no_product(const typename C::Arguments& args, u32 piece, const Spot& s, i32 id, u32 tokens) {
+  f32 sums[C::WAYS];
+#pragma unroll
+  for (u32 way = 0; way < C::WAYS; ++way) sums[way] = id < 0 ? 0.0f : not_a_number();
+  for (u32 r = glmc_lane(); r < s.rows; r += WARP)
+    for (u32 j = 0; j < C::TOKENS; ++j) take_sums<C>(args, s, piece, r, j, tokens, sums);
+}
+
+// Adds what pieces left, in their order.
+template <class C>
+GLMC_DEVICE void join_pieces(const typename C::Arguments& args, const Work<C>& work, u32 tokens) {
+  GLMC_SHARED(f32, partial, Room<C>::PARTIAL);
+  for (u32 i = glmc_thread(); i < work.groups * C::GROUP * C::TOKENS; i += C::THREADS) {
+    u32 local = i / C::TOKENS, j = i % C::TOKENS;
+    Spot s = work.spot(local / C::GROUP * Work<C>::SUBS);
+    u32 r = local % C::GROUP;
+    if (r >= s.rows || j >= tokens) continue;
+    f32 total[C::WAYS];
+#pragma unroll
+    for (u32 way = 0; way < C::WAYS; ++way) {
+      total[way] = 0.0f;
+#pragma unroll
+      for (u32 slot = 0; slot < C::FOLD; ++slot) {
+        f32 sum = 0.0f;
+#pragma unroll
+        for (u32 part = 0; part < C::PARTS; ++part)
+          sum += partial[(((local * C::FOLD + slot) * C::PARTS + part) * C::TOKENS + j) * C::WAYS + way];
+        if constexpr (C::WEIGHTED) {
+          total[way] = glmc_fma(C::weight(args, s.batch * C::FOLD + slot), sum, total[way]);
+        } else {
+          total[way] += sum;
+        }
+      }
+    }
+    C::PUT::put(C::y(args), place<C>(s.batch, s.row + r, j), finish<C>(total));
+  }
+}
+
+// All pieces of a block; x is in shared memory.
+template <class C>
+GLMC_DEVICE void multiply_pieces(const typename C::Arguments& args, const Planes (&p)[C::WAYS], const u8* x,
+                                 const Work<C>& work, const Chosen<C>& chosen, u32 tokens) {
   typedef Room<C> R;
   GLMC_SHARED(u64, barriers, glmc_warp() * C::STAGES * 8);
+  u32 first = work.first_vector();
   glmc_sync();
   u32 n = 0;
   for (u32 piece = glmc_warp(); piece < work.pieces; piece += R::WARPS, ++n) {
-    Planes q;
-    if (C::BULK) {
+    Spot s = work.spot(piece);
+    i32 matrix = chosen.of(s);
+    const u8* vectors = C::VECTORS == C::TOKENS ? x : x + (work.vector_of(s.batch) + s.slot - first) * Activation<C>::BYTES;
+    Planes q[C::WAYS];
+    if (C::BULK) glmc_barrier_wait(barriers + n % C::STAGES, n / C::STAGES & 1u);
+    if (!Chosen<C>::known(matrix)) {
+      no_product<C>(args, piece, s, matrix, tokens);
+    } else if (C::BULK) {
       GLMC_SHARED(u8, stage, R::WEIGHTS + (glmc_warp() * C::STAGES + n % C::STAGES) * R::STAGE);
 #pragma unroll
-      for (u32 i = 0; i < C::L::PLANES; ++i) q[i] = stage + R::start(i);
-      glmc_barrier_wait(barriers + n % C::STAGES, n / C::STAGES & 1u);
-      multiply<C, R::PART>(args, q, x, piece, work, tokens, y);
-      if (piece + C::STAGES * R::WARPS < work.pieces) {
-        // Every lane has read the stage before it is filled again.
-        glmc_sync_warp();
-        if (glmc_lane() == 0) issue_piece<C>(p, work, n + C::STAGES);
-      }
-    } else {
-      u64 unit = u64(piece / C::PARTS) * C::GROUP * R::UNITS + piece % C::PARTS * R::PART;
+      for (u32 way = 0; way < C::WAYS; ++way)
 #pragma unroll
-      for (u32 i = 0; i < C::L::PLANES; ++i) q[i] = p[i] + C::L::bytes(i, unit);
-      multiply<C, R::UNITS>(args, q, x, piece, work, tokens, y);
+        for (u32 i = 0; i < C::L::PLANES; ++i) q[way][i] = stage + way * R::WAY + R::start(i);
+      multiply<C, R::PART>(args, q, vectors, piece, s, tokens);
+    } else {
+#pragma unroll
+      for (u32 way = 0; way < C::WAYS; ++way)
+#pragma unroll
+        for (u32 i = 0; i < C::L::PLANES; ++i) q[way][i] = p[way][i] + C::L::bytes(i, unit_of<C>(s, matrix));
+      multiply<C, R::UNITS>(args, q, vectors, piece, s, tokens);
+    }
+    if (C::BULK && piece + C::STAGES * R::WARPS < work.pieces) {
+      Spot next = work.spot(piece + C::STAGES * R::WARPS);
+      i32 matrix_next = chosen.of(next);
+      // Every lane has read the stage before it is filled again.
+      glmc_sync_warp();
+      if (glmc_lane() == 0) issue_piece<C>(p, next, matrix_next, n % C::STAGES);
     }
   }
-  if (C::PARTS == 1) return;
-  GLMC_SHARED(f32, partial, R::PARTIAL);
+  if (!PARTIAL_SUMS<C>) return;
   glmc_sync();
-  for (u32 i = glmc_thread(); i < work.rows * C::TOKENS; i += C::THREADS) {
-    u32 row = i / C::TOKENS, j = i % C::TOKENS;
-    f32 sum = 0.0f;
-#pragma unroll
-    for (u32 part = 0; part < C::PARTS; ++part) sum += partial[(row * C::PARTS + part) * C::TOKENS + j];
-    if (j < tokens) C::PUT::put(args.y, y + u64(j) * C::YSTEP + work.first + row, sum);
-  }
+  join_pieces<C>(args, work, tokens);
 }
 
-// Block `block` of FREE / ROWS * BLOCKS.
+// Block `block` of BLOCKS.
 template <class C>
 GLMC_DEVICE void gemv_lane(const typename C::Arguments& args, u32 block) {
-  typedef Activation<C> A;
   GLMC_SHARED(u8, x, Room<C>::VECTORS);
-  u32 batch = block / C::BLOCKS;
-  Work<C> work(block % C::BLOCKS);
   glmc_launch_trigger();
-  Planes p;
-  planes_from<C>(args, u64(batch * C::FREE + work.first) * A::UNITS, p);
-  begin_pieces<C>(p, work);
-  glmc_launch_wait();
-  u32 tokens = C::tokens(args);
+  // Ids come from a launch before, weights from none.
+  if (C::EXPERTS > 0) glmc_launch_wait();
+  u32 batches = C::batches(args);
+  Work<C> work(block, batches);
+  if (C::EXPERTS > 0 && work.groups == 0) return;
+  Planes p[C::WAYS];
 #pragma unroll
-  for (u32 j = 0; j < C::TOKENS; ++j) {
-    // Tokens past the end repeat the last one; they are not written.
-    u64 from = u64(j < tokens ? j : tokens - 1) * C::XSTEP + u64(batch) * C::K;
-    load_activation<C>(x + j * A::BYTES, args.x, from);
-  }
-  multiply_pieces<C>(args, p, x, work, tokens, u64(C::YFIRST) + u64(batch) * C::FREE);
-}
-
-// BLOCKS blocks a choice.
-template <class C>
-GLMC_DEVICE void grouped_lane(const typename C::Arguments& args) {
-  GLMC_SHARED(u8, x, Room<C>::VECTORS);
-  u32 choice = glmc_block_x() / C::BLOCKS;
-  Work<C> work(glmc_block_x() % C::BLOCKS);
-  glmc_launch_trigger();
-  glmc_launch_wait();
-  if (choice >= C::tokens(args)) return;
-  i32 id = reinterpret_cast<const i32*>(args.ids)[choice];
-  u64 y = u64(choice) * C::ROWS;
-  if (id < 0 || id >= i32(C::EXPERTS)) {
-    for (u32 r = glmc_thread(); r < work.rows; r += C::THREADS)
-      C::PUT::put(args.y, y + work.first + r, id < 0 ? 0.0f : not_a_number());
-    return;
-  }
-  Planes p;
-  planes_from<C>(args, (u64(id) * C::ROWS + work.first) * (C::K / 32), p);
-  begin_pieces<C>(p, work);
-  load_activation<C>(x, args.x, u64(C::PER_SLOT ? choice : choice / C::SLOTS) * C::K);
-  multiply_pieces<C>(args, p, x, work, 1, y);
+  for (u32 way = 0; way < C::WAYS; ++way) find_planes<typename C::L>(C::w(args, way), C::UNITS_TOTAL, p[way]);
+  Chosen<C> chosen(args, work, batches);
+  begin_pieces<C>(p, work, chosen);
+  if (C::EXPERTS == 0) glmc_launch_wait();
+  load_activations<C>(args, x, work.first_vector(), work.vectors());
+  multiply_pieces<C>(args, p, x, work, chosen, C::tokens(args));
 }

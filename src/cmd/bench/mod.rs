@@ -8,7 +8,7 @@ use glmc_codegen_cuda::{Generated, Role, ceiling};
 use glmc_runtime::device::cuda::{CudaError, Event, Memory};
 use serde_json::json;
 
-use self::items::{Item, Matrix};
+use self::items::{Arg, Item, Matrix};
 use super::gpu::{Gpu, Loaded};
 use super::{print_json, print_line};
 use crate::cli::BenchArgs;
@@ -67,8 +67,9 @@ fn item_time(
     rest: &Memory,
     rounds: usize,
 ) -> Result<f64, CudaError> {
-    let step = i.stored.next_multiple_of(256);
-    let Matrix { experts, chosen, .. } = *i.matrix;
+    let one = i.stored.next_multiple_of(256);
+    let Matrix { experts, chosen, task, .. } = *i.matrix;
+    let step = one * task.matrices();
     let copies = WALK.div_ceil(step).clamp(1, weights.bytes() / step);
     let turns = copies * experts / chosen;
     let launches = turns * LAUNCHES.div_ceil(turns);
@@ -77,12 +78,13 @@ fn item_time(
         let mut args = Vec::new();
         for f in &i.kernel.signature.0 {
             args.push(match &f.role {
-                Role::Param { index: 0, .. } => rest.address(x)?,
-                Role::Param { index: 1, .. } => weights.address(n % copies * step)?,
-                Role::Param { index: 2, .. } if experts > 1 => {
-                    rest.address(ids + n % (experts / chosen) * chosen * 4)?
-                }
-                Role::Param { .. } => rest.address(y)?,
+                Role::Param { index, .. } => match task.args().get(*index) {
+                    // Ones serve as weights of choices too.
+                    Some(Arg::X | Arg::Weights) => rest.address(x)?,
+                    Some(Arg::W(at)) => weights.address(n % copies * step + at * one)?,
+                    Some(Arg::Ids) => rest.address(ids + n % (experts / chosen) * chosen * 4)?,
+                    Some(Arg::Y) | None => rest.address(y)?,
+                },
                 Role::Symbols => rest.address(syms)?,
                 Role::Scratch { .. } => rest.address(scratch)?,
             });
@@ -114,8 +116,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     let read = ceiling::kernel(READ);
     let loaded =
         gpu.load(items.iter().map(|i| &i.kernel).chain([&read]), if args.candidates { 12 } else { 4 }, args.json)?;
-    let largest = items.iter().map(|i| i.stored).max().unwrap_or(0);
-    let mut weights = Memory::new(&gpu.context, READ.max(WALK + 2 * largest))?;
+    let largest = items.iter().map(|i| i.stored * i.matrix.task.matrices()).max().unwrap_or(0);
+    let mut weights = Memory::new(&gpu.context, READ.max(WALK + 2 * (largest + 512)))?;
     let mut rest = Memory::new(&gpu.context, REST)?;
     fill(&mut weights, &mut rest)?;
     let speed = read_speed(&gpu, &loaded, &read, &weights, &rest)?;

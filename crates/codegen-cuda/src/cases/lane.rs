@@ -69,7 +69,7 @@ impl List {
                     continue;
                 }
                 for activations in ALL {
-                    // Few numbers may all be small against the terms that they are sums of; see `exact_in_bf16` too.
+                    // Few numbers may all be small against the terms that they are sums of; see `fit_for_bf16` too.
                     let least = match activations {
                         Activations::F32 => 3,
                         Activations::Int8 => 32,
