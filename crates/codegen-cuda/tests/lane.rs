@@ -138,6 +138,23 @@ fn machines_without_bulk_copies_take_it_too() {
     check(&few, Arch::Sm80);
 }
 
+/// For few tokens gate and up, or products and their weighted sum, are one launch; unless types differ.
+#[test]
+fn fused_contracts_are_one_launch() {
+    let (mut one, mut more) = (0, 0);
+    for c in matrices(0, Some(1)) {
+        let w: Vec<_> = c.types.iter().filter(|t| t.elem.storage().is_some_and(|q| TYPES.contains(&q))).collect();
+        if w.is_empty() || matches!(c.case.kernel, Kernel::Matmul(_) | Kernel::GroupedMatmul(_)) {
+            continue;
+        }
+        let few = c.case.inputs[0].ty().dims[0].extent.as_const() <= Some(8) && w.iter().all(|t| *t == w[0]);
+        let launches = c.kernel(Arch::Sm90).unwrap_or_else(|e| panic!("{}: {e}", c.what)).launches.len();
+        assert_eq!(launches == 1, few, "{}: {launches} launches", c.what);
+        if few { one += 1 } else { more += 1 }
+    }
+    assert!(one > 20 && more > 5, "{one}, {more}");
+}
+
 /// Whatever a benchmark may ask for gives the same numbers.
 #[test]
 fn every_way_to_deal_rows_is_right() {
