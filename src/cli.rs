@@ -242,6 +242,9 @@ pub(crate) struct BenchArgs {
     /// Time the kernels that decoding spends its time in
     #[arg(long, required = true)]
     pub(crate) kernels: bool,
+    /// Time many configurations of each and print the best
+    #[arg(long)]
+    pub(crate) candidates: bool,
     /// Which GPU
     #[arg(long, value_name = "DEVICE", default_value = "cuda:0", value_parser = crate::cmd::gpu::parse_device)]
     pub(crate) device: usize,

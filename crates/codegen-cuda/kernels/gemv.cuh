@@ -1,267 +1,526 @@
-// Few tokens against a matrix in the lane layout, the weights of a block in shared memory: one bulk copy a plane,
-// issued before the wait for the launch that makes x, since weights depend on no launch. So the copies hide the
-// launch, and whatever the launch before waits for. With experts the ids come first. A block whose rows do not fit
-// goes through them in stages, each with a barrier of its own.
+// Few tokens against a matrix in the lane layout. A block owns a run of rows, each warp of it groups of GROUP rows (or
+// a part of their columns, PARTS > 1), which come to shared memory by bulk copies, a ring of STAGES groups a warp. The
+// first copies are issued before the wait for the launch that makes x, since weights depend on no launch: they hide
+// that launch and their own latency. With experts the ids come first.
 //
-// Config: L (lane type), X, PUT, K, ROWS, BLOCK_ROWS, STAGE_ROWS, STAGES, SHARED_WEIGHTS, LANES (of a row), TOKENS,
-// UNITS_TOTAL, BULK, INT8, FREE, XSTEP, YSTEP, YFIRST, tokens(args), w(args); experts also SLOTS, PER_SLOT, EXPERTS.
+// x is written to shared memory as integers of DIGITS bytes with a scale for 32 elements: one byte costs near 5e-3, three
+// are as exact as f32. All products are then of bytes.
+//
+// Rows lie in BATCHES of FREE rows; a batch has a matrix and vectors of its own, and groups never span two. A batch is
+// a plain matrix (or a head of it), a choice of an expert, or a token whose FOLD experts are summed by weight. Blocks
+// take equal runs of all batches' groups. With experts the ids come first, then the copies.
+//
+// Config: L (lane type), X, PUT, K, FREE, BATCHES (most), BLOCKS, THREADS, GROUP, PASS, PARTS, STAGES, LANES (of a row),
+// UNROLL, DIGITS, TOKENS (of a batch), FOLD, WEIGHTED, WAYS (matrices read together: 2 gives silu(a) * b), SHARE
+// (batches that share a vector), VECTORS (most of a block), EXPERTS (0: none), UNITS_TOTAL, BULK, XSTEP, YSTEP, YFIRST,
+// batches(args), tokens(args), x(args), y(args), w(args, way); experts also ids(args); WEIGHTED also weight(args, choice).
 #pragma once
 #include "quant/lane.cuh"
 
-// Activations in shared memory, by unit: in f32 eight planes of four floats and the sums of both halves; in 8 bits two
-// planes of 16 bytes, the scale and both sums.
+// Activations in shared memory, by unit: two planes of 16 bytes for each digit, highest first; then the scale; then the
+// sums of both halves as they are rounded.
 template <class C>
 struct Activation {
-  static constexpr u32 UNITS = C::K / 32, STEP = UNITS + 1;
-  static constexpr u32 PLANES = C::INT8 ? 2 : 8;
-  static constexpr u32 SUMS = PLANES * STEP * 16, BYTES = SUMS + (UNITS * 8 + 15) / 16 * 16;
+  static constexpr u32 UNITS = C::K / 32, STEP = UNITS + 1, PLANES = 2 * C::DIGITS;
+  static constexpr u32 SCALES = PLANES * STEP * 16, SUMS = SCALES + (UNITS * 4 + 15) / 16 * 16;
+  static constexpr u32 BYTES = SUMS + (UNITS * 8 + 15) / 16 * 16;
+  // The largest integer.
+  static constexpr f32 MOST = C::DIGITS == 1 ? 127.0f : C::DIGITS == 2 ? 32512.0f : 8323072.0f;
 };
 
-// One token's vector of K elements from `from` on. A thread takes four elements, eight neighbours share a unit.
+// Where things lie in shared memory.
 template <class C>
-GLMC_DEVICE void load_activation(u8* to, const u8* x, u64 from) {
-  typedef Activation<C> A;
-  for (u32 base = 0; base < C::K / 4; base += glmc_threads()) {
-    u32 i = base + glmc_thread(), unit = i / 8, group = i % 8;
-    bool here = i < C::K / 4;
-    f32 v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (here) {
-#pragma unroll
-      for (u32 e = 0; e < 4; ++e) v[e] = element<typename C::X>(x, from + 4 * i + e);
-    }
-    if (C::INT8) {
-      f32 most = glmc_max(glmc_max(glmc_abs(v[0]), glmc_abs(v[1])), glmc_max(glmc_abs(v[2]), glmc_abs(v[3])));
-      for (u32 m = 4; m; m >>= 1) most = glmc_max(most, glmc_shuffle_xor(most, m));
-      f32 scale = most / 127.0f, inverse = most > 0.0f ? 127.0f / most : 0.0f;
-      u32 word = 0;
-      i32 sum = 0;
-#pragma unroll
-      for (u32 e = 0; e < 4; ++e) {
-        i32 q = glmc_round(v[e] * inverse);
-        sum += q;
-        word |= (u32(q) & 255u) << (8 * e);
-      }
-      sum += glmc_shuffle_xor(sum, 1);
-      sum += glmc_shuffle_xor(sum, 2);
-      i32 other = glmc_shuffle_xor(sum, 4);
-      // NaN would vanish in the rounding: the scale carries it on.
-      f32 check = (v[0] + v[1]) + (v[2] + v[3]);
-      for (u32 m = 4; m; m >>= 1) check += glmc_shuffle_xor(check, m);
-      if (here) {
-        reinterpret_cast<u32*>(to + (group / 4 * A::STEP + unit) * 16)[group % 4] = word;
-        if (group == 0) {
-          U2* sums = reinterpret_cast<U2*>(to + A::SUMS) + unit;
-          *sums = {glmc_float_to_bits(check - check == 0.0f ? scale : check - check),
-                   (u32(sum) & 0xffffu) | u32(other) << 16};
-        }
-      }
-    } else {
-      f32 sum = (v[0] + v[1]) + (v[2] + v[3]);
-      sum += glmc_shuffle_xor(sum, 1);
-      sum += glmc_shuffle_xor(sum, 2);
-      if (here) {
-        *reinterpret_cast<F4*>(to + (group * A::STEP + unit) * 16) = {v[0], v[1], v[2], v[3]};
-        if (group % 4 == 0) reinterpret_cast<f32*>(to + A::SUMS)[2 * unit + group / 4] = sum;
-      }
-    }
-  }
-}
-
-// The product of a unit of weights with the same unit of a token.
-template <class C>
-GLMC_DEVICE f32 unit_dot(const Unit& w, const u8* x, u32 unit) {
-  typedef Activation<C> A;
-  if (C::INT8) {
-    U2 sums = reinterpret_cast<const U2*>(x + A::SUMS)[unit];
-    f32 result = 0.0f;
-    i32 all = 0;
-#pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-      U4 v = load16(x + (half * A::STEP + unit) * 16);
-      i32 sum = half ? i32(sums.y) >> 16 : i32(i16(sums.y)), dot = -i32(C::L::BIAS) * sum;
-      dot = glmc_dp4a_us(w.codes[4 * half], v.x, dot);
-      dot = glmc_dp4a_us(w.codes[4 * half + 1], v.y, dot);
-      dot = glmc_dp4a_us(w.codes[4 * half + 2], v.z, dot);
-      dot = glmc_dp4a_us(w.codes[4 * half + 3], v.w, dot);
-      result = glmc_fma(w.scale[half], f32(dot), result);
-      all += sum;
-    }
-    return glmc_bits_to_float(sums.x) * glmc_fma(-w.min, f32(all), result);
-  }
-  const f32* sums = reinterpret_cast<const f32*>(x + A::SUMS) + 2 * unit;
-  f32 result = -w.min * (sums[0] + sums[1]);
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
-    f32 dot = 0.0f;
-#pragma unroll
-    for (u32 g = 4 * half; g < 4 * half + 4; ++g) {
-      F4 v = *reinterpret_cast<const F4*>(x + (g * A::STEP + unit) * 16);
-      dot = glmc_fma(code_value<typename C::L>(w.codes[g], 0), v.x, dot);
-      dot = glmc_fma(code_value<typename C::L>(w.codes[g], 1), v.y, dot);
-      dot = glmc_fma(code_value<typename C::L>(w.codes[g], 2), v.z, dot);
-      dot = glmc_fma(code_value<typename C::L>(w.codes[g], 3), v.w, dot);
-    }
-    result = glmc_fma(w.scale[half], dot, result);
-  }
-  return result;
-}
-
-// Barriers, then the stages.
-constexpr u32 BARRIERS = 64;
-
-template <class C>
-struct Weights {
-  static constexpr u32 UNITS = C::K / 32;
-  static constexpr u32 END = BARRIERS + (C::BULK ? C::SHARED_WEIGHTS : 0);
-  // Bytes that a copy of `rows` rows takes. Planes are padded to 16 bytes, so the last rows may bring up to 15 more.
+struct Room {
+  static constexpr u32 WARPS = C::THREADS / WARP, UNITS = C::K / 32, PART = UNITS / C::PARTS;
+  // Bytes that a copy of `rows` rows of a part takes. Planes are padded to 16 bytes, so the last rows may bring up to
+  // 15 more.
   GLMC_DEVICE static constexpr u32 copied(u32 plane, u32 rows) {
-    return (u32(C::L::bytes(plane, rows * UNITS)) + 15) / 16 * 16;
+    return (u32(C::L::bytes(plane, rows * PART)) + 15) / 16 * 16;
   }
-  // Where a plane of a stage lies.
   GLMC_DEVICE static constexpr u32 start(u32 plane) {
-    u32 at = BARRIERS;
-    for (u32 i = 0; i < plane; ++i) at += copied(i, C::STAGE_ROWS);
+    u32 at = 0;
+    for (u32 i = 0; i < plane; ++i) at += copied(i, C::GROUP);
     return at;
   }
-  static constexpr u32 STAGE = C::SHARED_WEIGHTS / C::STAGES;
+  static constexpr u32 WAY = start(C::L::PLANES), STAGE = C::BULK ? C::WAYS * WAY : 0;
+  static constexpr u32 WEIGHTS = C::BULK ? (WARPS * C::STAGES * 8 + 127) / 128 * 128 : 0;
+  static constexpr u32 VECTORS = WEIGHTS + WARPS * C::STAGES * STAGE;
+  static constexpr u32 PARTIAL = VECTORS + C::VECTORS * Activation<C>::BYTES;
 };
 
-// The planes of a tensor from unit `unit` on.
-template <class C>
-GLMC_DEVICE void planes_from(const typename C::Arguments& args, u64 unit, Planes& p) {
-  find_planes<typename C::L>(C::w(args), C::UNITS_TOTAL, p);
-#pragma unroll
-  for (u32 i = 0; i < C::L::PLANES; ++i) p[i] += C::L::bytes(i, unit);
+// Four elements from `i` on, `i` a multiple of four.
+template <class X>
+GLMC_DEVICE F4 four(const u8* x, u64 i) {
+  return {element<X>(x, i), element<X>(x, i + 1), element<X>(x, i + 2), element<X>(x, i + 3)};
+}
+template <>
+GLMC_DEVICE F4 four<F32>(const u8* x, u64 i) {
+  return *reinterpret_cast<const F4*>(x + 4 * i);
 }
 
-// Starts the copies of stage n of `rows` rows whose planes are `p`. One thread.
-template <class C>
-GLMC_DEVICE void issue_stage(const Planes& p, u32 n, u32 rows) {
-  typedef Weights<C> W;
-  GLMC_SHARED(u64, barriers, 0);
-  GLMC_SHARED(u8, shared, n % C::STAGES * W::STAGE);
-  u32 first = n * C::STAGE_ROWS, here = rows - first < C::STAGE_ROWS ? rows - first : C::STAGE_ROWS, total = 0;
-  u64* barrier = barriers + n % C::STAGES;
+// Byte e of the four is digit `digit` (0 is the lowest) of q[e]; the digits above follow in q.
+GLMC_DEVICE u32 take_digit(i32 (&q)[4]) {
+  u32 word = 0;
 #pragma unroll
-  for (u32 i = 0; i < C::L::PLANES; ++i) total += W::copied(i, here);
-  glmc_barrier_expect(barrier, total);
+  for (u32 e = 0; e < 4; ++e) {
+    i32 low = i32(i8(q[e]));
+    word |= (u32(low) & 255u) << (8 * e);
+    q[e] = (q[e] - low) >> 8;
+  }
+  return word;
+}
+
+// Writes four elements of a unit; eight neighbouring threads share it, all of a warp come here.
+template <class C>
+GLMC_DEVICE void write_four(u8* to, u32 i, F4 f, bool here) {
+  typedef Activation<C> A;
+  u32 unit = i / 8, group = i % 8;
+  f32 v[4] = {f.x, f.y, f.z, f.w};
+  // As bits, so that NaN is more than all numbers.
+  u32 bits = 0;
+#pragma unroll
+  for (u32 e = 0; e < 4; ++e) bits = glmc_max(bits, glmc_float_to_bits(v[e]) & 0x7fffffffu);
+#pragma unroll
+  for (u32 m = 4; m; m >>= 1) bits = glmc_max(bits, glmc_shuffle_xor(bits, m));
+  // Numbers near the smallest have no reciprocal; they count as zero.
+  f32 most = glmc_bits_to_float(bits), inverse = most > 1e-30f ? A::MOST * glmc_reciprocal(most) : 0.0f;
+  // What is not finite would vanish in the rounding: the scale carries it on.
+  f32 scale = bits < 0x7f800000u ? most * (1.0f / A::MOST) : not_a_number();
+  i32 q[4], sum = 0;
+#pragma unroll
+  for (u32 e = 0; e < 4; ++e) {
+    q[e] = glmc_round(v[e] * inverse);
+    sum += q[e];
+  }
+  if (C::L::MIN || C::L::HALVES) {
+    sum += glmc_shuffle_xor(sum, 1);
+    sum += glmc_shuffle_xor(sum, 2);
+  }
+  if (!here) return;
+#pragma unroll
+  for (u32 d = 0; d < C::DIGITS; ++d) {
+    u32 plane = 2 * (C::DIGITS - 1 - d) + group / 4;
+    reinterpret_cast<u32*>(to + (plane * A::STEP + unit) * 16)[group % 4] = take_digit(q);
+  }
+  if (group == 0) reinterpret_cast<f32*>(to + A::SCALES)[unit] = scale;
+  if ((C::L::MIN || C::L::HALVES) && group % 4 == 0)
+    reinterpret_cast<f32*>(to + A::SUMS)[2 * unit + group / 4] = scale * f32(sum);
+}
+
+// Vectors `first` .. `first + count` of x, K elements each: up to four loads of a thread, then the rest. Lanes of a warp
+// exchange maxima, so a warp comes whole or not at all.
+template <class C>
+GLMC_DEVICE void load_activations(const typename C::Arguments& args, u8* to, u32 first, u32 count) {
+  typedef Activation<C> A;
+  // Blocks of one batch all have the same number of vectors; others may have fewer.
+  constexpr bool EXACT = C::BATCHES == 1 || C::VECTORS == 1;
+  constexpr u32 FOURS = C::K / 4, MOST = C::VECTORS * FOURS, AT_ONCE = 4;
+  constexpr u32 FULL = EXACT ? MOST / C::THREADS : 0, ROUNDS = (MOST + C::THREADS - 1) / C::THREADS;
+  u32 all = EXACT ? MOST : count * FOURS, tokens = C::tokens(args);
+  const u8* x = C::x(args);
+#pragma unroll
+  for (u32 base = 0; base < ROUNDS; base += AT_ONCE) {
+    F4 v[AT_ONCE];
+#pragma unroll
+    for (u32 n = 0; n < AT_ONCE; ++n) {
+      u32 i = (base + n) * C::THREADS + glmc_thread();
+      v[n] = {0.0f, 0.0f, 0.0f, 0.0f};
+      if (base + n >= ROUNDS || (base + n >= FULL && i >= all)) continue;
+      u32 vector = first + i / FOURS, j = vector % C::TOKENS;
+      // Tokens past the end repeat the last one; they are not written.
+      v[n] = four<typename C::X>(x, u64(j < tokens ? j : tokens ? tokens - 1 : 0) * C::XSTEP + u64(vector / C::TOKENS) * C::K +
+                                        i % FOURS * 4);
+    }
+#pragma unroll
+    for (u32 n = 0; n < AT_ONCE; ++n) {
+      u32 i = (base + n) * C::THREADS + glmc_thread();
+      if (base + n >= ROUNDS || (base + n >= FULL && i - glmc_lane() >= all)) continue;
+      write_four<C>(to + (i < all ? i / FOURS : 0) * A::BYTES, i % FOURS, v[n], i < all);
+    }
+  }
+}
+
+// A unit of activations.
+template <class C>
+struct Values {
+  U4 digit[C::DIGITS][2];
+  f32 scale, sum[2];
+};
+
+template <class C>
+GLMC_DEVICE Values<C> read_values(const u8* x, u32 unit) {
+  typedef Activation<C> A;
+  Values<C> v;
+#pragma unroll
+  for (u32 d = 0; d < C::DIGITS; ++d)
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) v.digit[d][half] = load16(x + ((2 * d + half) * A::STEP + unit) * 16);
+  v.scale = reinterpret_cast<const f32*>(x + A::SCALES)[unit];
+  v.sum[0] = v.sum[1] = 0.0f;
+  if (C::L::MIN || C::L::HALVES) {
+    U2 sums = load8(x + A::SUMS + 8 * unit);
+    v.sum[0] = glmc_bits_to_float(sums.x);
+    v.sum[1] = glmc_bits_to_float(sums.y);
+  }
+  return v;
+}
+
+template <class L>
+GLMC_DEVICE i32 four_bytes(u32 w, u32 x, i32 sum) {
+  return L::SIGNED ? glmc_dp4a(w, x, sum) : glmc_dp4a_us(w, x, sum);
+}
+
+// The products of one half, as the integers that x is made of.
+template <class C>
+GLMC_DEVICE f32 half_dot(const u32* codes, const Values<C>& v, u32 half) {
+  f32 all = 0.0f;
+#pragma unroll
+  for (u32 d = 0; d < C::DIGITS; ++d) {
+    const U4& x = v.digit[d][half];
+    i32 dot = four_bytes<typename C::L>(codes[0], x.x, 0);
+    dot = four_bytes<typename C::L>(codes[1], x.y, dot);
+    dot = four_bytes<typename C::L>(codes[2], x.z, dot);
+    dot = four_bytes<typename C::L>(codes[3], x.w, dot);
+    all = d == 0 ? f32(dot) : glmc_fma(all, 256.0f, f32(dot));
+  }
+  return all;
+}
+
+template <class C>
+GLMC_DEVICE f32 whole_dot(const u32* codes, const Values<C>& v) {
+  f32 all = 0.0f;
+#pragma unroll
+  for (u32 d = 0; d < C::DIGITS; ++d) {
+    const U4 &x = v.digit[d][0], &y = v.digit[d][1];
+    // Two chains: a product waits for the one before it.
+    i32 a = four_bytes<typename C::L>(codes[0], x.x, 0), b = four_bytes<typename C::L>(codes[4], y.x, 0);
+    a = four_bytes<typename C::L>(codes[1], x.y, a), b = four_bytes<typename C::L>(codes[5], y.y, b);
+    a = four_bytes<typename C::L>(codes[2], x.z, a), b = four_bytes<typename C::L>(codes[6], y.z, b);
+    a = four_bytes<typename C::L>(codes[3], x.w, a), b = four_bytes<typename C::L>(codes[7], y.w, b);
+    all = d == 0 ? f32(a + b) : glmc_fma(all, 256.0f, f32(a + b));
+  }
+  return all;
+}
+
+// `sum` and the product of a unit of weights with the same unit of a token.
+template <class C>
+GLMC_DEVICE f32 add_unit(const Unit& w, const Values<C>& v, f32 sum) {
+  typedef typename C::L L;
+  if (L::HALVES) {
+    f32 a = half_dot<C>(w.codes, v, 0), b = half_dot<C>(w.codes + 4, v, 1);
+    f32 all = glmc_fma(w.scale[0], glmc_fma(v.scale, a, -f32(L::BIAS) * v.sum[0]), sum);
+    return glmc_fma(w.scale[1], glmc_fma(v.scale, b, -f32(L::BIAS) * v.sum[1]), all);
+  }
+  f32 all = glmc_fma(w.scale[0] * v.scale, whole_dot<C>(w.codes, v), sum);
+  return L::MIN ? glmc_fma(-w.min, v.sum[0] + v.sum[1], all) : all;
+}
+
+// Where a piece of work lies: rows `row` .. `row + rows` of a batch, of which slot and which part of the columns.
+struct Spot {
+  u32 batch, row, rows, slot, part;
+};
+
+// The groups of a block, and the pieces that its warps take in turn: PARTS of each of FOLD matrices for each group.
+template <class C>
+struct Work {
+  static constexpr u32 GROUPS = (C::FREE + C::GROUP - 1) / C::GROUP, SUBS = C::PARTS * C::FOLD;
+  u32 from, groups, pieces;
+
+  GLMC_DEVICE Work(u32 block, u32 batches) {
+    u32 total = batches * GROUPS;
+    from = u32(u64(block) * total / C::BLOCKS);
+    groups = u32(u64(block + 1) * total / C::BLOCKS) - from;
+    pieces = groups * SUBS;
+  }
+  GLMC_DEVICE u32 batch_of(u32 group) const { return C::BATCHES == 1 ? 0 : (from + group) / GROUPS; }
+  GLMC_DEVICE u32 first_batch() const { return batch_of(0); }
+  // The first vector of a batch.
+  GLMC_DEVICE static u32 vector_of(u32 batch) { return batch / C::SHARE * (C::FOLD * C::TOKENS); }
+  GLMC_DEVICE u32 first_vector() const { return vector_of(first_batch()); }
+  GLMC_DEVICE u32 vectors() const { return vector_of(batch_of(groups - 1)) + C::FOLD * C::TOKENS - first_vector(); }
+  GLMC_DEVICE Spot spot(u32 piece) const {
+    u32 group = piece / SUBS, sub = piece % SUBS, batch = batch_of(group);
+    u32 row = (from + group - batch * GROUPS) * C::GROUP;
+    return {batch, row, C::FREE - row < C::GROUP ? C::FREE - row : C::GROUP, sub / C::PARTS, sub % C::PARTS};
+  }
+};
+
+// The experts of a block's batches, one a lane.
+template <class C>
+struct Chosen {
+  u32 id, first;
+
+  GLMC_DEVICE Chosen(const typename C::Arguments& args, const Work<C>& work, u32 batches) {
+    id = first = 0;
+    if constexpr (C::EXPERTS > 0) {
+      first = work.first_batch() * C::FOLD;
+      u32 choice = first + glmc_lane();
+      if (choice < batches * C::FOLD) id = u32(C::ids(args)[choice]);
+    }
+  }
+  // All lanes of a warp ask for the same piece. Where there are no experts a batch's matrix is its own.
+  GLMC_DEVICE i32 of(const Spot& s) const {
+    return C::EXPERTS > 0 ? i32(glmc_shuffle(id, s.batch * C::FOLD + s.slot - first)) : i32(s.batch);
+  }
+  GLMC_DEVICE static bool known(i32 id) { return C::EXPERTS == 0 || (id >= 0 && id < i32(C::EXPERTS)); }
+};
+
+// The first unit of a piece in its tensor.
+template <class C>
+GLMC_DEVICE u64 unit_of(const Spot& s, i32 matrix) {
+  return (u64(matrix) * C::FREE + s.row) * Room<C>::UNITS + s.part * Room<C>::PART;
+}
+
+// Starts the copies of a piece into a warp's stage. One lane.
+template <class C>
+GLMC_DEVICE void issue_piece(const Planes (&p)[C::WAYS], const Spot& s, i32 matrix, u32 stage_at) {
+  typedef Room<C> R;
+  u32 slot = glmc_warp() * C::STAGES + stage_at;
+  GLMC_SHARED(u64, barriers, 0);
+  u64* barrier = barriers + slot;
+  if (!Chosen<C>::known(matrix)) {
+    // Nothing to copy, but the stage's turn passes.
+    glmc_barrier_expect(barrier, 0);
+    return;
+  }
+  u64 unit = unit_of<C>(s, matrix);
+  u32 total = 0;
 #pragma unroll
   for (u32 i = 0; i < C::L::PLANES; ++i)
-    glmc_bulk_copy(shared + W::start(i), p[i] + C::L::bytes(i, u64(first) * W::UNITS), W::copied(i, here), barrier);
-}
-
-template <class C>
-GLMC_DEVICE void prepare_barriers() {
-  GLMC_SHARED(u64, barriers, 0);
-  if (!C::BULK) return;
-  if (glmc_thread() == 0)
-    for (u32 i = 0; i < C::STAGES; ++i) glmc_barrier_init(barriers + i);
-  glmc_sync();
-}
-
-// Starts as many stages as there is room for.
-template <class C>
-GLMC_DEVICE void begin_weights(const Planes& p, u32 rows) {
-  if (!C::BULK || glmc_thread() != 0) return;
-  for (u32 n = 0; n < C::STAGES && n * C::STAGE_ROWS < rows; ++n) issue_stage<C>(p, n, rows);
-}
-
-// Rows [first, first + rows) against the tokens in shared memory.
-template <class C>
-GLMC_DEVICE void multiply(const typename C::Arguments& args, const Planes& p, const u8* x, u32 first, u32 rows,
-                          u32 tokens, u64 y) {
-  typedef Activation<C> A;
-  constexpr u32 PER_WARP = WARP / C::LANES;
-  u32 warps = glmc_threads() / WARP, lane = glmc_lane() % C::LANES;
-  for (u32 base = glmc_warp() * PER_WARP; base < rows; base += warps * PER_WARP) {
-    u32 row = base + glmc_lane() / C::LANES;
-    f32 sum[C::TOKENS] = {};
-    if (row < rows) {
-#pragma unroll 2
-      for (u32 u = lane; u < A::UNITS; u += C::LANES) {
-        Unit w = C::L::read(p, u64(row) * A::UNITS + u);
+    total += C::PARTS == 1 ? R::copied(i, s.rows) : s.rows * u32(C::L::bytes(i, R::PART));
+  glmc_barrier_expect(barrier, C::WAYS * total);
 #pragma unroll
-        for (u32 j = 0; j < C::TOKENS; ++j) sum[j] += unit_dot<C>(w, x + j * A::BYTES, u);
+  for (u32 way = 0; way < C::WAYS; ++way) {
+    GLMC_SHARED(u8, stage, R::WEIGHTS + slot * R::STAGE + way * R::WAY);
+    if (C::PARTS == 1) {
+#pragma unroll
+      for (u32 i = 0; i < C::L::PLANES; ++i)
+        glmc_bulk_copy(stage + R::start(i), p[way][i] + C::L::bytes(i, unit), R::copied(i, s.rows), barrier);
+      continue;
+    }
+    for (u32 r = 0; r < s.rows; ++r)
+#pragma unroll
+      for (u32 i = 0; i < C::L::PLANES; ++i)
+        glmc_bulk_copy(stage + R::start(i) + r * u32(C::L::bytes(i, R::PART)),
+                       p[way][i] + C::L::bytes(i, unit + u64(r) * R::UNITS), u32(C::L::bytes(i, R::PART)), barrier);
+  }
+}
+
+// Each warp prepares its barriers and starts as many of its pieces as it has room for.
+template <class C>
+GLMC_DEVICE void begin_pieces(const Planes (&p)[C::WAYS], const Work<C>& work, const Chosen<C>& chosen) {
+  typedef Room<C> R;
+  if (!C::BULK) return;
+  if (glmc_lane() == 0) {
+    GLMC_SHARED(u64, barriers, glmc_warp() * C::STAGES * 8);
+#pragma unroll
+    for (u32 n = 0; n < C::STAGES; ++n) glmc_barrier_init(barriers + n);
+  }
+#pragma unroll
+  for (u32 n = 0; n < C::STAGES; ++n) {
+    u32 piece = glmc_warp() + n * R::WARPS;
+    if (piece >= work.pieces) break;
+    Spot s = work.spot(piece);
+    i32 matrix = chosen.of(s);
+    if (glmc_lane() == 0) issue_piece<C>(p, s, matrix, n);
+  }
+  glmc_sync_warp();
+}
+
+// What the sums of a row's matrices give.
+template <class C>
+GLMC_DEVICE f32 finish(const f32 (&sum)[C::WAYS]) {
+  return C::WAYS == 2 ? silu(sum[0]) * sum[C::WAYS - 1] : sum[0];
+}
+
+// Where the result of a row lies.
+template <class C>
+GLMC_DEVICE u64 place(u32 batch, u32 row, u32 j) {
+  return u64(C::YFIRST) + u64(j) * C::YSTEP + u64(batch) * C::FREE + row;
+}
+
+// Results that several pieces add to.
+template <class C>
+constexpr bool PARTIAL_SUMS = C::PARTS * C::FOLD > 1 || C::WEIGHTED;
+
+// Takes the sums of row `r` of a piece for token `j`.
+template <class C>
+GLMC_DEVICE void take_sums(const typename C::Arguments& args, const Spot& s, u32 piece, u32 r, u32 j, u32 tokens,
+                           const f32 (&sum)[C::WAYS]) {
+  if (PARTIAL_SUMS<C>) {
+    constexpr u32 SUBS = Work<C>::SUBS;
+    GLMC_SHARED(f32, partial, Room<C>::PARTIAL);
+    u32 at = ((piece / SUBS * C::GROUP + r) * SUBS + piece % SUBS) * C::TOKENS + j;
+#pragma unroll
+    for (u32 way = 0; way < C::WAYS; ++way) partial[at * C::WAYS + way] = sum[way];
+  } else if (j < tokens) {
+    C::PUT::put(C::y(args), place<C>(s.batch, s.row + r, j), finish<C>(sum));
+  }
+}
+
+// One piece: `p` its planes from its first unit on, STRIDE units from row to row; `x` its vectors.
+template <class C, u32 STRIDE>
+GLMC_DEVICE void multiply(const typename C::Arguments& args, const Planes (&p)[C::WAYS], const u8* x, u32 piece,
+                          const Spot& s, u32 tokens) {
+  typedef Activation<C> A;
+  typedef Room<C> R;
+  constexpr u32 SIDE = WARP / C::LANES, STEPS = (R::PART + C::LANES - 1) / C::LANES, ROWS = C::WAYS * C::PASS;
+  u32 lane = glmc_lane() % C::LANES;
+#pragma unroll
+  for (u32 base = 0; base < C::GROUP; base += SIDE * C::PASS) {
+    if (base >= s.rows) break;
+    // Row r % PASS of matrix r / PASS.
+    u32 row[C::PASS];
+    f32 sum[ROWS][C::TOKENS];
+#pragma unroll
+    for (u32 r = 0; r < C::PASS; ++r) row[r] = base + r * SIDE + glmc_lane() / C::LANES;
+#pragma unroll
+    for (u32 r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (u32 j = 0; j < C::TOKENS; ++j) sum[r][j] = 0.0f;
+#pragma unroll C::UNROLL
+    for (u32 step = 0; step < STEPS; ++step) {
+      u32 u = step * C::LANES + lane;
+      if (R::PART % C::LANES != 0 && u >= R::PART) break;
+      Raw raw[ROWS];
+      // Rows past the end repeat the last one; they are not written.
+#pragma unroll
+      for (u32 r = 0; r < ROWS; ++r) {
+        u32 at = row[r % C::PASS] < s.rows ? row[r % C::PASS] : s.rows - 1;
+        raw[r] = C::L::load(p[r / C::PASS], u64(at) * STRIDE + u);
+      }
+      Values<C> v = read_values<C>(x, s.part * R::PART + u);
+#pragma unroll
+      for (u32 r = 0; r < ROWS; ++r) {
+        Unit w = C::L::unpack(raw[r], u % 8);
+        sum[r][0] = add_unit<C>(w, v, sum[r][0]);
+#pragma unroll
+        for (u32 j = 1; j < C::TOKENS; ++j) {
+          Values<C> other = read_values<C>(x + j * A::BYTES, s.part * R::PART + u);
+          sum[r][j] = add_unit<C>(w, other, sum[r][j]);
+        }
       }
     }
 #pragma unroll
-    for (u32 j = 0; j < C::TOKENS; ++j) {
-      for (u32 m = C::LANES / 2; m; m >>= 1) sum[j] += glmc_shuffle_xor(sum[j], m);
-      if (lane == 0 && row < rows && j < tokens) C::PUT::put(args.y, y + u64(j) * C::YSTEP + first + row, sum[j]);
+    for (u32 r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (u32 j = 0; j < C::TOKENS; ++j)
+#pragma unroll
+        for (u32 m = C::LANES / 2; m; m >>= 1) sum[r][j] += glmc_shuffle_xor(sum[r][j], m);
+#pragma unroll
+    for (u32 r = 0; r < C::PASS; ++r) {
+      if (lane != 0 || row[r] >= s.rows) continue;
+#pragma unroll
+      for (u32 j = 0; j < C::TOKENS; ++j) {
+        f32 ways[C::WAYS];
+#pragma unroll
+        for (u32 way = 0; way < C::WAYS; ++way) ways[way] = sum[way * C::PASS + r][j];
+        take_sums<C>(args, s, piece, row[r], j, tokens, ways);
+      }
     }
   }
 }
 
-// The block's rows, stage by stage; x is in shared memory.
+// The results of pieces without an expert: zero where there is none, NaN where it is unknown.
 template <class C>
-GLMC_DEVICE void multiply_stages(const typename C::Arguments& args, const Planes& p, const u8* x, u32 first, u32 rows,
-                                 u32 tokens, u64 y) {
-  typedef Weights<C> W;
-  if (!C::BULK) {
-    glmc_sync();
-    multiply<C>(args, p, x, first, rows, tokens, y);
-    return;
+GLMC_DEVICE void no_product(const typename C::Arguments& args, u32 piece, const Spot& s, i32 id, u32 tokens) {
+  f32 sums[C::WAYS];
+#pragma unroll
+  for (u32 way = 0; way < C::WAYS; ++way) sums[way] = id < 0 ? 0.0f : not_a_number();
+  for (u32 r = glmc_lane(); r < s.rows; r += WARP)
+    for (u32 j = 0; j < C::TOKENS; ++j) take_sums<C>(args, s, piece, r, j, tokens, sums);
+}
+
+// Adds what pieces left, in their order.
+template <class C>
+GLMC_DEVICE void join_pieces(const typename C::Arguments& args, const Work<C>& work, u32 tokens) {
+  GLMC_SHARED(f32, partial, Room<C>::PARTIAL);
+  for (u32 i = glmc_thread(); i < work.groups * C::GROUP * C::TOKENS; i += C::THREADS) {
+    u32 local = i / C::TOKENS, j = i % C::TOKENS;
+    Spot s = work.spot(local / C::GROUP * Work<C>::SUBS);
+    u32 r = local % C::GROUP;
+    if (r >= s.rows || j >= tokens) continue;
+    f32 total[C::WAYS];
+#pragma unroll
+    for (u32 way = 0; way < C::WAYS; ++way) {
+      total[way] = 0.0f;
+#pragma unroll
+      for (u32 slot = 0; slot < C::FOLD; ++slot) {
+        f32 sum = 0.0f;
+#pragma unroll
+        for (u32 part = 0; part < C::PARTS; ++part)
+          sum += partial[(((local * C::FOLD + slot) * C::PARTS + part) * C::TOKENS + j) * C::WAYS + way];
+        if constexpr (C::WEIGHTED) {
+          total[way] = glmc_fma(C::weight(args, s.batch * C::FOLD + slot), sum, total[way]);
+        } else {
+          total[way] += sum;
+        }
+      }
+    }
+    C::PUT::put(C::y(args), place<C>(s.batch, s.row + r, j), finish<C>(total));
   }
-  GLMC_SHARED(u64, barriers, 0);
+}
+
+// All pieces of a block; x is in shared memory.
+template <class C>
+GLMC_DEVICE void multiply_pieces(const typename C::Arguments& args, const Planes (&p)[C::WAYS], const u8* x,
+                                 const Work<C>& work, const Chosen<C>& chosen, u32 tokens) {
+  typedef Room<C> R;
+  GLMC_SHARED(u64, barriers, glmc_warp() * C::STAGES * 8);
+  u32 first = work.first_vector();
   glmc_sync();
-  for (u32 n = 0; n * C::STAGE_ROWS < rows; ++n) {
-    GLMC_SHARED(u8, shared, n % C::STAGES * W::STAGE);
-    u32 at = n * C::STAGE_ROWS, here = rows - at < C::STAGE_ROWS ? rows - at : C::STAGE_ROWS;
-    Planes q;
+  u32 n = 0;
+  for (u32 piece = glmc_warp(); piece < work.pieces; piece += R::WARPS, ++n) {
+    Spot s = work.spot(piece);
+    i32 matrix = chosen.of(s);
+    const u8* vectors = C::VECTORS == C::TOKENS ? x : x + (work.vector_of(s.batch) + s.slot - first) * Activation<C>::BYTES;
+    Planes q[C::WAYS];
+    if (C::BULK) glmc_barrier_wait(barriers + n % C::STAGES, n / C::STAGES & 1u);
+    if (!Chosen<C>::known(matrix)) {
+      no_product<C>(args, piece, s, matrix, tokens);
+    } else if (C::BULK) {
+      GLMC_SHARED(u8, stage, R::WEIGHTS + (glmc_warp() * C::STAGES + n % C::STAGES) * R::STAGE);
 #pragma unroll
-    for (u32 i = 0; i < C::L::PLANES; ++i) q[i] = shared + W::start(i);
-    glmc_barrier_wait(barriers + n % C::STAGES, n / C::STAGES & 1u);
-    multiply<C>(args, q, x, first + at, here, tokens, y);
-    if ((n + C::STAGES) * C::STAGE_ROWS >= rows) continue;
-    // Every warp has read the stage before it is filled again.
-    glmc_sync();
-    if (glmc_thread() == 0) issue_stage<C>(p, n + C::STAGES, rows);
+      for (u32 way = 0; way < C::WAYS; ++way)
+#pragma unroll
+        for (u32 i = 0; i < C::L::PLANES; ++i) q[way][i] = stage + way * R::WAY + R::start(i);
+      multiply<C, R::PART>(args, q, vectors, piece, s, tokens);
+    } else {
+#pragma unroll
+      for (u32 way = 0; way < C::WAYS; ++way)
+#pragma unroll
+        for (u32 i = 0; i < C::L::PLANES; ++i) q[way][i] = p[way][i] + C::L::bytes(i, unit_of<C>(s, matrix));
+      multiply<C, R::UNITS>(args, q, vectors, piece, s, tokens);
+    }
+    if (C::BULK && piece + C::STAGES * R::WARPS < work.pieces) {
+      Spot next = work.spot(piece + C::STAGES * R::WARPS);
+      i32 matrix_next = chosen.of(next);
+      // Every lane has read the stage before it is filled again.
+      glmc_sync_warp();
+      if (glmc_lane() == 0) issue_piece<C>(p, next, matrix_next, n % C::STAGES);
+    }
   }
+  if (!PARTIAL_SUMS<C>) return;
+  glmc_sync();
+  join_pieces<C>(args, work, tokens);
 }
 
+// Block `block` of BLOCKS.
 template <class C>
-GLMC_DEVICE void gemv_lane(const typename C::Arguments& args) {
-  typedef Activation<C> A;
-  GLMC_SHARED(u8, x, Weights<C>::END);
-  u32 first = glmc_block_x() * C::BLOCK_ROWS;
-  if (first >= C::ROWS) return;
-  u32 rows = C::ROWS - first < C::BLOCK_ROWS ? C::ROWS - first : C::BLOCK_ROWS;
+GLMC_DEVICE void gemv_lane(const typename C::Arguments& args, u32 block) {
+  GLMC_SHARED(u8, x, Room<C>::VECTORS);
   glmc_launch_trigger();
-  prepare_barriers<C>();
-  Planes p;
-  planes_from<C>(args, u64(first) * A::UNITS, p);
-  begin_weights<C>(p, rows);
-  glmc_launch_wait();
-  u32 tokens = C::tokens(args);
+  // Ids come from a launch before, weights from none.
+  if (C::EXPERTS > 0) glmc_launch_wait();
+  u32 batches = C::batches(args);
+  Work<C> work(block, batches);
+  if (C::EXPERTS > 0 && work.groups == 0) return;
+  Planes p[C::WAYS];
 #pragma unroll
-  for (u32 j = 0; j < C::TOKENS; ++j) {
-    // Tokens past the end repeat the last one; they are not written.
-    u64 from = u64(j < tokens ? j : tokens ? tokens - 1 : 0) * C::XSTEP + u64(first / C::FREE) * C::K;
-    load_activation<C>(x + j * A::BYTES, args.x, from);
-  }
-  multiply_stages<C>(args, p, x, first, rows, tokens, C::YFIRST);
-}
-
-// A choice a block in y.
-template <class C>
-GLMC_DEVICE void grouped_lane(const typename C::Arguments& args) {
-  GLMC_SHARED(u8, x, Weights<C>::END);
-  u32 first = glmc_block_x() * C::BLOCK_ROWS, choice = glmc_block_y();
-  u32 rows = C::ROWS - first < C::BLOCK_ROWS ? C::ROWS - first : C::BLOCK_ROWS;
-  glmc_launch_trigger();
-  prepare_barriers<C>();
-  glmc_launch_wait();
-  if (choice >= C::tokens(args)) return;
-  i32 id = reinterpret_cast<const i32*>(args.ids)[choice];
-  u64 y = u64(choice) * C::ROWS;
-  if (id < 0 || id >= i32(C::EXPERTS)) {
-    for (u32 r = glmc_thread(); r < rows; r += glmc_threads())
-      C::PUT::put(args.y, y + first + r, id < 0 ? 0.0f : not_a_number());
-    return;
-  }
-  Planes p;
-  planes_from<C>(args, (u64(id) * C::ROWS + first) * (C::K / 32), p);
-  begin_weights<C>(p, rows);
-  load_activation<C>(x, args.x, u64(C::PER_SLOT ? choice : choice / C::SLOTS) * C::K);
-  multiply_stages<C>(args, p, x, first, rows, 1, y);
+  for (u32 way = 0; way < C::WAYS; ++way) find_planes<typename C::L>(C::w(args, way), C::UNITS_TOTAL, p[way]);
+  Chosen<C> chosen(args, work, batches);
+  begin_pieces<C>(p, work, chosen);
+  if (C::EXPERTS == 0) glmc_launch_wait();
+  load_activations<C>(args, x, work.first_vector(), work.vectors());
+  multiply_pieces<C>(args, p, x, work, chosen, C::tokens(args));
 }

@@ -103,6 +103,13 @@ GLMC_DEVICE u32 glmc_pack_bf16(f32 lo, f32 hi) {
 
 GLMC_DEVICE f32 glmc_fma(f32 a, f32 b, f32 c) { return fmaf(a, b, c); }
 GLMC_DEVICE f32 glmc_max(f32 a, f32 b) { return fmaxf(a, b); }
+GLMC_DEVICE u32 glmc_max(u32 a, u32 b) { return a < b ? b : a; }
+// To one unit in the last place.
+GLMC_DEVICE f32 glmc_reciprocal(f32 x) {
+  f32 y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 GLMC_DEVICE f32 glmc_exp(f32 x) { return expf(x); }
 GLMC_DEVICE f32 glmc_sqrt(f32 x) { return sqrtf(x); }
 GLMC_DEVICE f32 glmc_abs(f32 x) { return fabsf(x); }

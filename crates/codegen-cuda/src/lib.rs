@@ -23,5 +23,5 @@ mod signature;
 
 pub use arch::Arch;
 pub use family::generate;
-pub use request::{Activations, GenerateError, Generated, LaunchShape, Options, Request, Storage};
+pub use request::{Activations, GenerateError, Generated, LaunchShape, Options, Request, Storage, Tuning};
 pub use signature::{Field, Role, Signature};

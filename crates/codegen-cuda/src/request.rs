@@ -22,7 +22,7 @@ pub enum Storage {
 /// What matmuls with quantised weights do to their activations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Activations {
-    /// Nothing: f32 products and sums (relative error near 1e-7).
+    /// Nothing that shows: f32, or 24-bit integers with a scale for each 32 elements (relative error near 1e-7).
     #[default]
     F32,
     /// Rounded to bf16 for tensor cores where there are enough tokens (near 2e-3), else as `F32`.
@@ -30,6 +30,31 @@ pub enum Activations {
     /// Rounded to 8 bits with a scale for each 32 elements (near 1e-2), where the weight's layout allows it, else as
     /// `F32`.
     Int8,
+}
+
+/// How a matrix in the lane layout is dealt to warps; what a benchmark varies. Zero stands for one, or for the usual.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tuning {
+    /// Warps of a block.
+    pub warps: u32,
+    /// Rows that a lane multiplies at once: activations are read once for them.
+    pub pass: u32,
+    /// Passes of one group of rows, which is copied together.
+    pub passes: u32,
+    /// Warps that share a row.
+    pub parts: u32,
+    /// Steps along a row that the compiler unrolls.
+    pub unroll: u32,
+    /// Blocks for each multiprocessor.
+    pub resident: u32,
+    /// Most bytes of shared memory of a block.
+    pub shared: u32,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning { warps: 16, pass: 1, passes: 1, parts: 1, unroll: 2, resident: 1, shared: 0 }
+    }
 }
 
 /// Choices of whoever asks.
@@ -41,6 +66,8 @@ pub struct Options {
     pub storage: Vec<Storage>,
     /// Multiprocessors of the GPU, which launches of few blocks are spread over; `None` counts as 132.
     pub multiprocessors: Option<u32>,
+    /// In place of the generator's own choice.
+    pub tuning: Option<Tuning>,
 }
 
 impl Options {

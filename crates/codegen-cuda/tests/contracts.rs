@@ -49,10 +49,10 @@ fn judge(list: &[Check]) -> (Vec<String>, f64) {
     (failures, worst)
 }
 
-/// Compares all cases of these contracts; panics with every failure.
-fn check(names: &[&str], options: &Options) {
+/// Compares all cases of these contracts; the worst relative L2, unless there is no compiler. Panics with every failure.
+fn check(names: &[&str], options: &Options) -> Option<f64> {
     if !host::compiler_is_there() {
-        return;
+        return None;
     }
     let mut units = Vec::new();
     for name in names {
@@ -81,6 +81,7 @@ fn check(names: &[&str], options: &Options) {
     let (failures, worst) = failures.into_inner().expect("failures");
     println!("{names:?}: {total} kernels, relative L2 up to {worst:.1e}");
     assert!(failures.is_empty(), "{} of {total} fail:\n{}", failures.len(), failures.join("\n"));
+    Some(worst)
 }
 
 #[test]
@@ -129,7 +130,9 @@ fn experts_compute_their_meaning() {
 #[test]
 fn rounded_activations_stay_within_their_budget() {
     let options = Options { activations: Activations::BF16, ..Options::default() };
-    check(&["matmul", "grouped_matmul"], &options);
+    let worst = check(&["matmul", "grouped_matmul"], &options);
+    // Some cases keep activations that bf16 does not hold: else no rounding would be tested.
+    assert!(worst.is_none_or(|l2| l2 > 5e-4), "{worst:?}");
 }
 
 /// A contract without a family would be left out of the lists above.

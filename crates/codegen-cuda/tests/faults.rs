@@ -8,10 +8,10 @@ mod host;
 use std::path::Path;
 use std::sync::Arc;
 
-use glmc_codegen_cuda::cases::{Check, cases, meaning};
+use glmc_codegen_cuda::cases::{Check, cases, matrices, meaning};
 use glmc_codegen_cuda::host::{Job, Order, Program};
 use glmc_codegen_cuda::kernels::headers;
-use glmc_codegen_cuda::{Arch, Generated, Options, emit};
+use glmc_codegen_cuda::{Activations, Arch, Generated, Options, emit};
 
 /// A fault: the contract, which of its cases (a part of the name), the header, and the text that is changed.
 struct Fault {
@@ -113,6 +113,63 @@ const FAULTS: [Fault; 20] = [
     fault("negative ids are row 0", "gather", "", "gather.cuh", ["if (id >= 0) {", "{ id = id < 0 ? 0 : id;"]),
 ];
 
+/// Faults in the kernels of the lane layout; `cases` is a part of the check's name.
+const IN_LANES: [Fault; 8] = [
+    fault(
+        "a scale of the next block",
+        "matmul",
+        "q8_0 [1, 512]",
+        "gemv.cuh",
+        ["(x + A::SCALES)[unit];", "(x + A::SCALES)[(unit + 1) % A::UNITS];"],
+    ),
+    fault(
+        "two nibbles exchanged",
+        "matmul",
+        "q4_K [1, 512]",
+        "quant/lane.cuh",
+        [
+            "codes[i] = w[i] & 0x0f0f0f0fu;",
+            "codes[i] = w[i] & 0x0f0f0f0fu; if (i == 3) codes[i] = codes[i] >> 8 & 15u | (codes[i] & 15u) << 8 | codes[i] & 0x0f0f0000u;",
+        ],
+    ),
+    fault(
+        "the last row skipped",
+        "matmul",
+        "q6_K [1, 512]",
+        "gemv.cuh",
+        ["row[r] >= s.rows) continue;", "row[r] + u32(s.row + s.rows == C::FREE) >= s.rows) continue;"],
+    ),
+    fault(
+        "the last row skipped",
+        "grouped_matmul",
+        "q5_K [1, 3, 256]",
+        "gemv.cuh",
+        ["row[r] >= s.rows) continue;", "row[r] + u32(s.row + s.rows == C::FREE) >= s.rows) continue;"],
+    ),
+    fault(
+        "the expert of the choice before",
+        "grouped_matmul",
+        "q8_0",
+        "gemv.cuh",
+        ["s.batch * C::FOLD + s.slot - first)", "(s.batch * C::FOLD + s.slot - first + 31) % 32)"],
+    ),
+    fault("no id is an expert", "grouped_gate_up", "q8_0", "gemv.cuh", ["id < 0 ? 0.0f", "id < 0 ? 1.0f"]),
+    fault(
+        "gate and up exchanged",
+        "gate_up",
+        "gated",
+        "gemv.cuh",
+        ["silu(sum[0]) * sum[C::WAYS - 1]", "silu(sum[C::WAYS - 1]) * sum[0]"],
+    ),
+    fault(
+        "weights of the next choice",
+        "grouped_down",
+        "q8_0",
+        "gemv.cuh",
+        ["C::weight(args, s.batch * C::FOLD + slot)", "C::weight(args, s.batch * C::FOLD + (slot + 1) % C::FOLD)"],
+    ),
+];
+
 /// What the emulation and the comparison say about each case under these headers.
 fn results(f: &Fault, list: &[Check], planted: bool) -> Vec<Result<(), String>> {
     let mut headers = headers();
@@ -147,12 +204,33 @@ fn every_planted_fault_is_found() {
     if !host::compiler_is_there() {
         return;
     }
-    let mut missed = Vec::new();
-    for f in &FAULTS {
+    find(&FAULTS, |f| {
         // One multiprocessor: attention goes through several tiles in one block.
         let options = Options { multiprocessors: Some(1), ..Options::default() };
         let all = cases(f.contract, 0).into_iter().filter(|c| c.what.contains(f.cases)).take(12);
-        let list: Vec<Check> = all.map(|c| Check::new(Arc::new(c), options.clone())).collect();
+        all.map(|c| Check::new(Arc::new(c), options.clone())).collect()
+    });
+}
+
+#[test]
+fn every_fault_planted_in_the_lane_kernels_is_found() {
+    if !host::compiler_is_there() {
+        return;
+    }
+    let all = matrices(0, Some(3));
+    find(&IN_LANES, |f| {
+        let of = |c: &&Check| c.case.kernel.name() == f.contract && c.what.contains(f.cases);
+        let lane = |c: &&Check| c.options.activations == Activations::F32 && c.in_lanes();
+        let taken = |c: &&Check| c.kernel(Arch::Sm90).is_ok_and(|k| k.body.contains("gemv_lane<"));
+        all.iter().filter(of).filter(lane).filter(taken).take(4).cloned().collect()
+    });
+}
+
+/// Plants each fault, and panics with those that no case shows.
+fn find(faults: &[Fault], checks: impl Fn(&Fault) -> Vec<Check>) {
+    let mut missed = Vec::new();
+    for f in faults {
+        let list = checks(f);
         assert!(!list.is_empty(), "{}: no case of {} is called `{}`", f.what, f.contract, f.cases);
         let (sound, planted) = (results(f, &list, false), results(f, &list, true));
         for (c, r) in list.iter().zip(&sound) {

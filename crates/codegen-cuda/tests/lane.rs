@@ -9,7 +9,7 @@ use std::path::Path;
 
 use glmc_codegen_cuda::cases::{Check, In, Rng, blocks, matrices, meaning};
 use glmc_codegen_cuda::host::{Buffer, Job, Launch, Order, Program};
-use glmc_codegen_cuda::{Activations, Arch, Generated, emit, repack};
+use glmc_codegen_cuda::{Activations, Arch, Generated, Tuning, emit, repack};
 use glmc_ir::kernel::Kernel;
 use glmc_ir::quant::QuantType;
 use glmc_ir::ty::TensorType;
@@ -63,8 +63,15 @@ fn experts() -> Vec<Check> {
     all.filter(|c| !matches!(c.case.kernel, Kernel::Matmul(_) | Kernel::GateUp(_))).collect()
 }
 
-/// Compares all; how many kernels went through their matrix in stages.
+/// Compares all; how many kernels used their stages again.
 fn check(list: &[Check], arch: Arch) -> usize {
+    let (staged, kinds) = compare(list, arch);
+    assert!(kinds == 2, "both kinds of kernels must be met");
+    staged
+}
+
+/// Compares all; how many kernels used their stages again, and how many kinds of kernels there are.
+fn compare(list: &[Check], arch: Arch) -> (usize, usize) {
     let make = |c: &Check| c.kernel(arch).unwrap_or_else(|e| panic!("{}: {e}", c.what));
     let mut failures = Vec::new();
     let (mut worst, mut staged) = ([0.0f64; 2], 0);
@@ -74,7 +81,7 @@ fn check(list: &[Check], arch: Arch) -> usize {
         for k in &kernels {
             let kind = if k.body.contains("_lane<") { "lane" } else { "rows or tiles" };
             *configs.entry(kind.into()).or_default() += 1;
-            staged += usize::from(k.config.contains("in stages"));
+            staged += usize::from(k.config.contains("in a ring"));
         }
         let program = program(&kernels);
         let pairs: Vec<_> = list.iter().zip(&kernels).map(|(c, k)| c.job(k).expect("a job")).collect();
@@ -96,14 +103,13 @@ fn check(list: &[Check], arch: Arch) -> usize {
         }
     }
     println!(
-        "{arch}: {} kernels {configs:?}, {staged} in stages, relative L2 up to {:.1e} (f32), {:.1e} (rounded)",
+        "{arch}: {} kernels {configs:?}, {staged} in rings, relative L2 up to {:.1e} (f32), {:.1e} (rounded)",
         list.len(),
         worst[0],
         worst[1]
     );
-    assert!(configs.len() == 2, "both kinds of kernels must be met: {configs:?}");
     assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), list.len(), failures.join("\n"));
-    staged
+    (staged, configs.len())
 }
 
 #[test]
@@ -130,6 +136,54 @@ fn machines_without_bulk_copies_take_it_too() {
     }
     let few: Vec<Check> = matmuls().into_iter().step_by(3).chain(experts().into_iter().step_by(5)).collect();
     check(&few, Arch::Sm80);
+}
+
+/// For few tokens gate and up, or products and their weighted sum, are one launch; unless types differ.
+#[test]
+fn fused_contracts_are_one_launch() {
+    let (mut one, mut more) = (0, 0);
+    for c in matrices(0, Some(1)) {
+        let w: Vec<_> = c.types.iter().filter(|t| t.elem.storage().is_some_and(|q| TYPES.contains(&q))).collect();
+        if w.is_empty() || matches!(c.case.kernel, Kernel::Matmul(_) | Kernel::GroupedMatmul(_)) {
+            continue;
+        }
+        let few = c.case.inputs[0].ty().dims[0].extent.as_const() <= Some(8) && w.iter().all(|t| *t == w[0]);
+        let launches = c.kernel(Arch::Sm90).unwrap_or_else(|e| panic!("{}: {e}", c.what)).launches.len();
+        assert_eq!(launches == 1, few, "{}: {launches} launches", c.what);
+        if few { one += 1 } else { more += 1 }
+    }
+    assert!(one > 20 && more > 5, "{one}, {more}");
+}
+
+/// Whatever a benchmark may ask for gives the same numbers.
+#[test]
+fn every_way_to_deal_rows_is_right() {
+    let long = |c: &&Check| c.case.inputs[0].ty().last().is_some_and(|d| d.extent.as_const() >= Some(1024));
+    let mut list = Vec::new();
+    for c in matrices(3, Some(2)).iter().filter(|c| c.in_lanes()).filter(long) {
+        if c.options.activations == Activations::BF16 {
+            continue;
+        }
+        for (i, tuning) in tunings().into_iter().enumerate() {
+            let mut c = c.clone();
+            c.options.tuning = Some(tuning);
+            c.what = format!("{} way {i}", c.what);
+            list.push(c);
+        }
+    }
+    let taken = |c: &Check| c.kernel(Arch::Sm90).is_ok_and(|k| k.body.contains("_lane<"));
+    list.retain(taken);
+    println!("{} ways", list.len());
+    assert!(list.len() > 100);
+    compare(&list, Arch::Sm90);
+}
+
+fn tunings() -> Vec<Tuning> {
+    let of = |warps, pass, passes, parts| Tuning { warps, pass, passes, parts, ..Tuning::default() };
+    let mut out = vec![of(8, 1, 1, 2), of(4, 2, 1, 2), of(3, 4, 1, 1), of(2, 2, 3, 1), of(5, 1, 2, 1), of(1, 1, 1, 1)];
+    out.push(Tuning { shared: 24 << 10, ..of(2, 2, 1, 1) });
+    out.push(Tuning { resident: 2, unroll: 6, ..of(12, 1, 1, 2) });
+    out
 }
 
 /// One wrong row of codes is more than the budget, so the comparisons above have power.

@@ -7,8 +7,9 @@ use std::path::Path;
 use glmc_codegen_cuda::nvrtc::{Cache, Compiled, Compiler, NvrtcError, Resources, Unit};
 use glmc_codegen_cuda::{Activations, Arch, Generated, Options, Request, Storage, emit, generate};
 use glmc_ir::kernel::{
-    AddKernel, AppendKernel, AttentionKernel, GatherKernel, GroupedMatmulKernel, IndexerKernel, JoinKernel, Kernel,
-    LayerNormKernel, MatmulKernel, RmsNormKernel, RopeKernel, RouteKernel, SplitKernel, SwigluKernel, TopKKernel,
+    AddKernel, AppendKernel, AttentionKernel, GateUpKernel, GatherKernel, GroupedDownKernel, GroupedGateUpKernel,
+    GroupedMatmulKernel, IndexerKernel, JoinKernel, Kernel, LayerNormKernel, MatmulKernel, RmsNormKernel, RopeKernel,
+    RouteKernel, SplitKernel, SwigluKernel, TopKKernel,
 };
 use glmc_ir::ops::{Attention, Gating, MoeRoute};
 use glmc_ir::quant::QuantType;
@@ -74,10 +75,11 @@ fn real_slices(arch: Arch) -> Vec<Generated> {
         let keys = |n: u64| TensorType::new(QuantType::F32, [Dim::new(1), Dim::sym("S"), Dim::new(n)]);
         let mut add = |kernel: Kernel, inputs: Vec<TensorType>, activations: Activations| {
             let lanes = [QuantType::Q4_K, QuantType::Q5_K, QuantType::Q6_K, QuantType::Q8_0];
-            let matrix = matches!(kernel, Kernel::Matmul(_) | Kernel::GroupedMatmul(_));
+            let fused = matches!(kernel, Kernel::GateUp(_) | Kernel::GroupedGateUp(_) | Kernel::GroupedDown(_));
+            let matrix = fused || matches!(kernel, Kernel::Matmul(_) | Kernel::GroupedMatmul(_));
             let lane = |t: &TensorType| matrix && lanes.iter().any(|q| t.elem == Elem::from(*q));
             let storage = inputs.iter().map(|t| if lane(t) { Storage::Lane } else { Storage::Rows }).collect();
-            let options = Options { activations, storage, multiprocessors: None };
+            let options = Options { activations, storage, ..Options::default() };
             let request = Request { kernel: &kernel, inputs: &inputs, syms: &syms, arch, options: &options };
             out.push(generate(&request).unwrap_or_else(|e| panic!("{e}")));
         };
@@ -92,6 +94,17 @@ fn real_slices(arch: Arch) -> Vec<Generated> {
             for (q, n, k) in [(q4, 256, 6144), (q5, 6144, 256), (q6, 6144, 256), (q8, 256, 6144)] {
                 let x = if k == 256 { f(&[8, k]) } else { f(&[k]) };
                 add(GroupedMatmulKernel {}.into(), vec![x, w(q, &[256, n, k]), i(&[8])], activations);
+            }
+        }
+        // Many tokens take the kernels above; fused ones have a shape of their own for few.
+        for activations in [exact, Activations::Int8].into_iter().filter(|_| tokens.extent.as_const().is_some()) {
+            for q in [q4, q5, q6, q8] {
+                let (both, down) = (w(q, &[256, 256, 6144]), w(q, &[256, 6144, 256]));
+                let shared = w(q, &[256, 6144]);
+                let gate_up = GateUpKernel { spec: "tk,nk->tn".into() };
+                add(gate_up.into(), vec![f(&[6144]), shared.clone(), shared], activations);
+                add(GroupedGateUpKernel {}.into(), vec![f(&[6144]), both.clone(), both, i(&[8])], activations);
+                add(GroupedDownKernel {}.into(), vec![f(&[8, 256]), down, i(&[8]), f(&[8])], activations);
             }
         }
         add(matmul("tk,nk->tn"), vec![f(&[6144]), w(QuantType::F32, &[256, 6144])], exact);

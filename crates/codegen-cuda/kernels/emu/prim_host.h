@@ -95,6 +95,8 @@ GLMC_DEVICE u32 glmc_pack_bf16(f32 lo, f32 hi) {
 // A product of two floats is exact in a double, so this rounds almost as a fused operation does (twice in rare ties).
 GLMC_DEVICE f32 glmc_fma(f32 a, f32 b, f32 c) { return f32(f64(a) * f64(b) + f64(c)); }
 GLMC_DEVICE f32 glmc_max(f32 a, f32 b) { return fmaxf(a, b); }
+GLMC_DEVICE u32 glmc_max(u32 a, u32 b) { return a < b ? b : a; }
+GLMC_DEVICE f32 glmc_reciprocal(f32 x) { return 1.0f / x; }
 GLMC_DEVICE f32 glmc_exp(f32 x) { return expf(x); }
 GLMC_DEVICE f32 glmc_sqrt(f32 x) { return sqrtf(x); }
 GLMC_DEVICE f32 glmc_abs(f32 x) { return fabsf(x); }

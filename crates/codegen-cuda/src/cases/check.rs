@@ -179,10 +179,28 @@ impl Check {
     }
 }
 
+/// Fewest results whose relative L2 the budget of bf16 activations holds for. A rounding moves a product by up to 4e-3,
+/// by 1.5e-3 in the mean: 2e-3 is a bound for the mean over some hundred results, not for one.
+const MANY: u64 = 300;
+
+/// The case with activations that bf16 holds exactly, if it has too few results for a budget of rounded ones; larger
+/// cases keep theirs, so that the rounding is tested too.
+fn fit_for_bf16(mut case: Case) -> Case {
+    let types: Vec<&TensorType> = case.inputs.iter().map(In::ty).collect();
+    let results = case.kernel.result_types(&types).unwrap_or_default();
+    let count = |t: &TensorType| t.elems(&SymValues::default()).unwrap_or(0);
+    let few = results.iter().map(count).any(|n| n < MANY);
+    if let (true, Some(In::F(_, v))) = (few, case.inputs.first_mut()) {
+        v.iter_mut().for_each(|x| *x = f64::from(f32::from_bits((*x as f32).to_bits() & 0xffff_0000)));
+    }
+    case
+}
+
 /// Every kernel of a contract's cases: with constant dims and with symbols.
 pub fn checks(name: &str, seed: u64, options: &Options) -> Vec<Check> {
     let mut out = Vec::new();
     for case in cases(name, seed) {
+        let case = if options.activations == Activations::BF16 { fit_for_bf16(case) } else { case };
         let check = Check::new(Arc::new(case), options.clone());
         let symbolic = check.with_symbols();
         out.push(check);

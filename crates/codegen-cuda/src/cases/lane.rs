@@ -44,7 +44,7 @@ impl List {
     ) {
         let stored = |i: &In| if matches!(i, In::W(..)) { Storage::Lane } else { Storage::Rows };
         let storage = inputs.iter().map(stored).collect();
-        let options = Options { activations, storage, multiprocessors: self.multiprocessors };
+        let options = Options { activations, storage, multiprocessors: self.multiprocessors, tuning: None };
         let case = Case { what: format!("lane, {what} {activations:?}"), kernel: kernel.into(), inputs };
         let mut check = Check::new(Arc::new(case), options);
         if let (true, Some(tokens)) = (symbolic, check.types[0].dims[0].extent.as_const()) {
@@ -69,8 +69,12 @@ impl List {
                     continue;
                 }
                 for activations in ALL {
-                    // Few numbers may all be small against the terms that they are sums of.
-                    let least = if activations == Activations::F32 { 3 } else { 32 };
+                    // Few numbers may all be small against the terms that they are sums of; see `fit_for_bf16` too.
+                    let least = match activations {
+                        Activations::F32 => 3,
+                        Activations::Int8 => 32,
+                        Activations::BF16 => 300,
+                    };
                     if n * tokens < least {
                         continue;
                     }
@@ -101,21 +105,25 @@ impl List {
     }
 
     fn experts(&mut self, q: QuantType) {
-        for (tokens, slots, n) in [(1u64, 3u64, 16u64), (2, 2, 40), (20, 2, 8)] {
+        for (tokens, slots, n, k) in [(1u64, 3u64, 16u64, 256u64), (2, 2, 40, 256), (20, 2, 8, 256), (1, 3, 16, 1024)] {
+            // Long rows are cut in parts, whatever the type.
+            if k > 256 && !matches!(q, QuantType::Q4_K | QuantType::Q8_0) {
+                continue;
+            }
             for per_slot in [false, true] {
                 for activations in ALL {
                     let rng = &mut self.rng;
-                    let x = if per_slot { vec![tokens, slots, 256] } else { vec![tokens, 256] };
+                    let x = if per_slot { vec![tokens, slots, k] } else { vec![tokens, k] };
                     let ids: Vec<i64> =
                         (0..tokens * slots).map(|i| if i == 1 { -1 } else { rng.below(5) as i64 }).collect();
                     let ids = In::I(TensorType::new(Elem::I32, [tokens, slots]), ids);
-                    let inputs = vec![floats(rng, &x), weight(rng, q, &[5, n, 256]), ids.clone()];
+                    let inputs = vec![floats(rng, &x), weight(rng, q, &[5, n, k]), ids.clone()];
                     let (what, symbolic) = (format!("{q} {x:?} by 5 x {n}"), tokens == 2);
                     let mut fused = inputs.clone();
                     if per_slot {
                         fused.push(floats(rng, &[tokens, slots]));
                     } else {
-                        fused.insert(2, weight(rng, q, &[5, n, 256]));
+                        fused.insert(2, weight(rng, q, &[5, n, k]));
                     }
                     self.add(what.clone(), GroupedMatmulKernel {}, inputs, activations, symbolic);
                     // Products of rounded numbers have no budget of their own.

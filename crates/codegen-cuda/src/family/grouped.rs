@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use glmc_ir::ty::Dim;
+
 use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, choose};
 use super::lane;
 use super::tile::{Math, TILE};
@@ -65,19 +67,40 @@ fn by_expert(cx: &Cx<'_>, math: Math) -> Result<Draft, GenerateError> {
     })
 }
 
+/// What the lane kernels are to do: inputs `x`, the matrices and ids by their places; `ways` matrices from the second
+/// place on; with `folded` a token's results are summed.
+pub(super) fn shape(cx: &Cx<'_>, at: [usize; 3], ways: u64, folded: bool) -> Result<lane::Shape, String> {
+    let (x, w, ids) = (&cx.inputs[at[0]], &cx.inputs[at[1]], &cx.inputs[at[2]]);
+    let size = |d: &[Dim]| cx.constant(d).map_err(|e| e.to_string());
+    let slots = size(&ids.ty.dims[1..])?.max(1);
+    let tokens = cx.bound(&ids.ty.dims[..1]).unwrap_or(0);
+    // Many choices share experts: each would be read again and again.
+    if tokens > lane::MOST_TOKENS {
+        return Err(format!("{tokens} tokens, {} at most", lane::MOST_TOKENS));
+    }
+    let of_slot = x.ty.rank() == 3;
+    if folded && !of_slot {
+        return Err("choices share a vector".into());
+    }
+    Ok(lane::Shape {
+        batches: if folded { tokens } else { tokens * slots },
+        free: size(&w.ty.dims[1..2])?,
+        k: size(&w.ty.dims[2..])?,
+        tokens: 1,
+        folded: if folded { slots } else { 0 },
+        ways,
+        share: if of_slot { 1 } else { slots },
+        experts: size(&w.ty.dims[..1])?,
+        part: 1.0,
+    })
+}
+
 pub(super) fn grouped(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
     let (x, w, ids) = (&cx.inputs[0], &cx.inputs[1], &cx.inputs[2]);
     let (experts, rows) = (cx.constant(&w.ty.dims[..1])?, cx.constant(&w.ty.dims[1..2])?);
     let (k, slots) = (cx.constant(&w.ty.dims[2..])?, cx.constant(&ids.ty.dims[1..])?);
     let choices = cx.bound(&ids.ty.dims).unwrap_or(0);
-    // Many choices share experts: a block a choice would read each expert again and again.
-    let tokens = choices.div_ceil(slots.max(1));
-    let shape = lane::Shape { rows, free: rows, k, tokens: 1, matrices: choices };
-    let verdict = if tokens > lane::MOST_TOKENS {
-        Err(format!("{tokens} tokens, {} at most", lane::MOST_TOKENS))
-    } else {
-        lane::plan(cx, w, &shape)
-    };
+    let verdict = shape(cx, [0, 1, 2], 1, false).and_then(|s| lane::plan(cx, w, &s));
     // A block a choice reads an expert once a choice, tiles once for many.
     let crowd = choices as f64 / experts as f64;
     let tiles = |math: Math, share: f64| (share * (1.0 + 32.0 / crowd.max(0.01)).min(1e3) / 32.0, Way::Tiles(math));
@@ -91,15 +114,15 @@ pub(super) fn grouped(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
         ("tensor", tensor),
     ];
     let (_, way, rejected) = choose(cx, list)?;
-    let config = match way {
-        Way::Tiles(math) => {
-            let mut d = by_expert(cx, math)?;
-            d.rejected = rejected;
-            return Ok(d);
-        }
-        Way::Lane(l) => Some(l),
+    let draft = match way {
+        Way::Tiles(math) => Some(by_expert(cx, math)?),
+        Way::Lane(l) => Some(l.draft(cx, &[w], None, [cx.size(&ids.ty.dims), "1u".into()])?),
         Way::Rows => None,
     };
+    if let Some(mut d) = draft {
+        d.rejected.extend(rejected);
+        return Ok(d);
+    }
     let mut m = format!("  typedef {} X;\n  typedef {} W;\n  typedef {} PUT;\n", x.decoder(), w.decoder(), cx.put(0)?);
     let run = if k % 8 == 0 { 8 } else { 1 };
     for (name, value) in [("EXPERTS", experts), ("ROWS", rows), ("K", k), ("RUN", run), ("SLOTS", slots)] {
@@ -107,26 +130,6 @@ pub(super) fn grouped(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
     }
     let _ = writeln!(m, "  static constexpr bool PER_SLOT = {};", x.ty.rank() == 3);
     let _ = writeln!(m, "  GLMC_DEVICE static u32 choices(const Args& args) {{ return {}; }}", cx.size(&ids.ty.dims));
-    if let Some(l) = &config {
-        m.push_str(&l.members(w, &shape));
-        for (name, value) in [("TOKENS", 1), ("FREE", rows), ("YSTEP", 0)] {
-            let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
-        }
-        m.push_str("  GLMC_DEVICE static u32 tokens(const Args& args) { return choices(args); }\n");
-        m.push_str("  GLMC_DEVICE static const u8* w(const Args& args) { return args.w; }\n");
-        let grid = [l.blocks, choices, 1];
-        let mut includes = cx.decoders(&[x, w]);
-        includes.push("gemv.cuh");
-        return Ok(Draft {
-            includes,
-            members: m,
-            entries: vec![Entry::only("grouped_lane<Config>(args);", grid, l.threads as u32, l.shared)],
-            config: format!("a choice a block, {}", l.words()),
-            why: "ids come from the launch before, so the copies follow the wait, all at once".into(),
-            rejected,
-            ..Draft::default()
-        });
-    }
     let grid = [rows.div_ceil(WARPS).min(MOST_BLOCKS), choices.min(65_535), 1];
     let mut includes = cx.decoders(&[x, w]);
     includes.push("grouped.cuh");

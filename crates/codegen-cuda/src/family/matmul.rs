@@ -15,19 +15,20 @@ use crate::request::GenerateError;
 /// Warps of a block of `any` and `rows`.
 const WARPS: u64 = 8;
 /// The matrix form of a contraction.
-struct Rows {
+pub(super) struct Rows {
     /// Dims of the tokens.
-    tokens: Vec<Dim>,
+    pub(super) tokens: Vec<Dim>,
     /// Rows that share one vector of x; there are `batches` such groups.
     free: u64,
-    batches: u64,
+    pub(super) batches: u64,
     /// Summed elements.
     k: u64,
 }
 
 impl Rows {
-    fn shape(&self, tokens: u64) -> lane::Shape {
-        lane::Shape { rows: self.free * self.batches, free: self.free, k: self.k, tokens, matrices: 1 }
+    pub(super) fn shape(&self, tokens: u64, share: f64) -> lane::Shape {
+        let (batches, free, k) = (self.batches, self.free, self.k);
+        lane::Shape { batches, free, k, tokens, folded: 0, ways: 1, share: 1, experts: 0, part: share }
     }
 }
 
@@ -49,7 +50,11 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     let of = |cost: f64| forms.as_ref().map(|_| (cost, ())).map_err(Clone::clone);
     let lanes = || -> Result<Vec<lane::Config>, String> {
         let forms = forms.as_ref().map_err(Clone::clone)?;
-        forms.iter().zip(rights).map(|(f, w)| lane::plan(cx, w, &f.shape(tokens))).collect()
+        let bytes: Vec<f64> = rights.iter().map(|w| w.ty.bytes(&Default::default()).unwrap_or(0) as f64).collect();
+        let all: f64 = bytes.iter().sum();
+        let shares = bytes.iter().map(|b| b / all.max(1.0));
+        let shapes = forms.iter().zip(rights).zip(shares).map(|((f, w), n)| (w, f.shape(tokens, n)));
+        lane::plan_side_by_side(cx, &shapes.collect::<Vec<_>>())
     };
     let lanes = lanes();
     let repacked = rights.iter().find(|w| w.lane().is_some());
@@ -65,7 +70,7 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
         (Ok(forms), _) if name != "any" => matrix(cx, &e, &forms, Math::of(name))?,
         _ => any(cx, &e)?,
     };
-    draft.rejected = rejected;
+    draft.rejected.extend(rejected);
     draft.includes.extend(cx.decoders(&cx.inputs.iter().collect::<Vec<_>>()));
     draft.includes.push("matmul.cuh");
     Ok(draft)
@@ -86,7 +91,7 @@ fn joined(cx: &Cx<'_>, e: &Einsum) -> (Vec<u64>, u64) {
 }
 
 /// The matrix form, or why there is none.
-fn rows_form(cx: &Cx<'_>, e: &Einsum, w: &Part) -> Result<Rows, String> {
+pub(super) fn rows_form(cx: &Cx<'_>, e: &Einsum, w: &Part) -> Result<Rows, String> {
     let sum = e.contracted();
     let batch: Vec<u8> = e.rhs.iter().copied().filter(|c| e.lhs.contains(c) && e.out.contains(c)).collect();
     let free: Vec<u8> = e.rhs.iter().copied().filter(|c| !e.lhs.contains(c)).collect();
@@ -151,38 +156,49 @@ fn types(cx: &Cx<'_>, w: &Part) -> Result<String, GenerateError> {
 /// `lane`.
 fn few(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], lanes: &[lane::Config]) -> Result<Draft, GenerateError> {
     let (offsets, total) = joined(cx, e);
-    let most = cx.bound(&forms[0].tokens).unwrap_or(0);
     let mut list = Vec::new();
     for (((f, l), w), first) in forms.iter().zip(lanes).zip(&cx.inputs[1..]).zip(&offsets) {
         let rows = f.free * f.batches;
-        let mut m = types(cx, w)?;
-        m.push_str(&l.members(w, &f.shape(most)));
-        let constants = [
-            ("ROWS", rows),
-            ("FREE", f.free),
-            ("K", f.k),
-            ("TOKENS", most.next_power_of_two()),
-            ("XSTEP", f.batches * f.k),
-            ("YSTEP", if total == 0 { rows } else { total }),
-            ("YFIRST", *first),
-        ];
-        for (name, value) in constants {
+        let mut m = format!("  typedef {} X;\n  typedef {} PUT;\n", cx.inputs[0].decoder(), cx.put(0)?);
+        m.push_str(&l.members(w));
+        m.push_str(&lane::accessors(&cx.inputs[0].ident, &cx.outputs[0].ident, &[&w.ident]));
+        let steps = [("XSTEP", f.batches * f.k), ("YSTEP", if total == 0 { rows } else { total }), ("YFIRST", *first)];
+        for (name, value) in steps {
             let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
         }
-        let _ = writeln!(m, "  GLMC_DEVICE static u32 tokens(const Args& args) {{ return {}; }}", cx.size(&f.tokens));
+        let counts = [("tokens", cx.size(&f.tokens)), ("batches", format!("{}u", f.batches))];
+        for (name, value) in counts {
+            let _ = writeln!(m, "  GLMC_DEVICE static u32 {name}(const Args& args) {{ return {value}; }}");
+        }
         list.push(m);
     }
     let (members, more, names) = structs(list);
+    let counts: Vec<u64> = lanes.iter().map(|l| l.blocks).collect();
     let most_of = |f: fn(&lane::Config) -> u64| lanes.iter().map(f).max().unwrap_or(1);
-    let grid = [most_of(|l| l.blocks), 1, names.len() as u64];
-    let (threads, shared) = (most_of(|l| l.threads) as u32, most_of(|l| l.shared));
+    let threads = most_of(|l| l.threads);
+    let mut call = String::from("u32 block = glmc_block_x();\n");
+    let mut before = 0;
+    for (name, n) in names.iter().zip(&counts) {
+        let from = if before == 0 { "block".to_owned() } else { format!("block - {before}") };
+        before += n;
+        let _ = writeln!(call, "  if (block < {before}) return gemv_lane<{name}>(args, {from});");
+    }
+    let entry = Entry {
+        suffix: String::new(),
+        call,
+        grid: [counts.iter().sum(), 1, 1],
+        threads: threads as u32,
+        blocks: lanes.iter().map(|l| l.resident).min().unwrap_or(1) as u32,
+        shared: most_of(|l| l.shared),
+    };
     Ok(Draft {
         includes: vec!["gemv.cuh"],
         members,
         more,
-        entries: vec![Entry::only(per_part(&names, "gemv_lane"), grid, threads, shared)],
+        entries: vec![entry],
         config: lanes.iter().map(lane::Config::words).collect::<Vec<_>>().join("; "),
         why: "bound by the weight's bytes, whose copies hide the launch before".into(),
+        rejected: lanes.iter().flat_map(|l| l.rejected.clone()).collect(),
         ..Draft::default()
     })
 }

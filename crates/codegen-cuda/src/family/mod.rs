@@ -8,6 +8,7 @@ mod gather;
 mod grouped;
 mod indexer;
 mod lane;
+mod lane_cost;
 mod matmul;
 mod norm;
 mod pieces;

@@ -1,14 +1,15 @@
 //! Contracts whose meaning is products and one elementwise step on them: `gate_up`, `grouped_gate_up`, `grouped_down`.
-//! Products are the kernels of `matmul` and `grouped_matmul` as they are, their results in scratch; the step is a last
-//! launch.
+//! For few tokens in the lane layout one launch does both. Else products are the kernels of `matmul` and
+//! `grouped_matmul` as they are, their results in scratch; the step is a last launch.
 
 use std::fmt::Write as _;
 
 use glmc_ir::kernel::{GateUpKernel, GroupedMatmulKernel, Kernel, MatmulKernel};
+use glmc_ir::ops::Einsum;
 use glmc_ir::ty::TensorType;
 
-use super::cx::{Cx, Draft, Entry, MOST_BLOCKS};
-use super::{grouped, matmul};
+use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part};
+use super::{grouped, lane, matmul};
 use crate::request::{GenerateError, Options, Request};
 use crate::signature::Role;
 
@@ -147,16 +148,64 @@ fn swiglu(cx: &Cx<'_>, kernel: &Kernel, inputs: [&[usize]; 2]) -> Result<Draft, 
     with_step(cx, vec![gate, up], "", "", "silu(gate(args)[i]) * up(args)[i]")
 }
 
+/// The fused draft if there is one, else the other with the reason.
+fn fused_or(
+    fused: Result<Result<Draft, GenerateError>, String>,
+    other: impl FnOnce() -> Result<Draft, GenerateError>,
+) -> Result<Draft, GenerateError> {
+    match fused {
+        Ok(d) => d,
+        Err(why) => {
+            let mut d = other()?;
+            d.rejected.push(format!("one launch: {why}"));
+            Ok(d)
+        }
+    }
+}
+
+/// Two matrices that one launch may read side by side.
+fn alike<'a>(cx: &'a Cx<'_>) -> Result<[&'a Part; 2], String> {
+    let (a, b) = (&cx.inputs[1], &cx.inputs[2]);
+    if a.ty != b.ty || a.storage != b.storage {
+        return Err(format!("{} is {}, {} is {}", a.ident, a.ty, b.ident, b.ty));
+    }
+    Ok([a, b])
+}
+
 pub(super) fn gate_up(cx: &Cx<'_>, k: &GateUpKernel) -> Result<Draft, GenerateError> {
+    let fused = || {
+        let w = alike(cx)?;
+        let form = matmul::rows_form(cx, &Einsum::parse(&k.spec).map_err(|e| e.to_string())?, w[0])?;
+        let shape = form.shape(cx.bound(&form.tokens).unwrap_or(u64::MAX), 1.0);
+        if form.batches > 1 {
+            return Err("several matrices".into());
+        }
+        let config = lane::plan(cx, w[0], &lane::Shape { ways: 2, ..shape })?;
+        Ok(config.draft(cx, &w, None, ["1u".into(), cx.size(&form.tokens)]))
+    };
     let kernel = MatmulKernel { spec: k.spec.clone(), names: Vec::new() }.into();
-    swiglu(cx, &kernel, [&[0, 1], &[0, 2]])
+    fused_or(fused(), || swiglu(cx, &kernel, [&[0, 1], &[0, 2]]))
 }
 
 pub(super) fn grouped_gate_up(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
-    swiglu(cx, &GroupedMatmulKernel {}.into(), [&[0, 1, 3], &[0, 2, 3]])
+    let fused = || {
+        let w = alike(cx)?;
+        let config = lane::plan(cx, w[0], &grouped::shape(cx, [0, 1, 3], 2, false)?)?;
+        Ok(config.draft(cx, &w, None, [cx.size(&cx.inputs[3].ty.dims), "1u".into()]))
+    };
+    fused_or(fused(), || swiglu(cx, &GroupedMatmulKernel {}.into(), [&[0, 1, 3], &[0, 2, 3]]))
 }
 
 pub(super) fn grouped_down(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
+    let fused = || {
+        let config = lane::plan(cx, &cx.inputs[1], &grouped::shape(cx, [0, 1, 2], 1, true)?)?;
+        let counts = [cx.size(&cx.inputs[2].ty.dims[..1]), "1u".into()];
+        Ok(config.draft(cx, &[&cx.inputs[1]], Some(&cx.inputs[3]), counts))
+    };
+    fused_or(fused(), || down_in_two(cx))
+}
+
+fn down_in_two(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
     let (ids, weights) = (&cx.inputs[2], &cx.inputs[3]);
     let (slots, width) = (cx.constant(&ids.ty.dims[1..])?, cx.constant(&cx.outputs[0].ty.dims[1..])?);
     let product = product(cx, "product", &GroupedMatmulKernel {}.into(), &[0, 1, 2], 0)?;
