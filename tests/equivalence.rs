@@ -26,6 +26,7 @@ mod equivalence {
     mod placed;
     mod rank_files;
     mod rank_models;
+    mod rank_mutants;
     mod rank_run;
     mod rule_cases;
     mod rules;

@@ -11,6 +11,7 @@ use crate::ty::{Axis, Extent, PendingKind, Split, TensorType};
 
 mod local;
 
+pub(crate) use local::type_of;
 pub use local::{local_op, local_type, softmax_part, topk_part};
 
 /// Mesh axes with their sizes.
