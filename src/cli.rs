@@ -24,7 +24,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Measure a plan's perplexity on a text
     Perplexity(PerplexityArgs),
-    /// List the machines that are described; `*` marks those that this version compiles for
+    /// List the machines that are described
     Targets(TargetsArgs),
     /// List the GPUs of this machine and the libraries that they need
     Devices(DevicesArgs),
@@ -82,6 +82,9 @@ pub(crate) struct CompileArgs {
     /// Visible positions that the plan is optimised and its steps are costed for
     #[arg(long, value_name = "N", default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) tune_ctx: u64,
+    /// Leave the kernels of a GPU plan to its first run
+    #[arg(long)]
+    pub(crate) no_kernels: bool,
     /// Print the IR after a pass: `after=PASS`, or `all`
     #[arg(long, value_name = "STAGE", conflicts_with = "json")]
     pub(crate) emit: Option<String>,

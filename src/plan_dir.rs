@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use glmc_runtime::load::{MANIFEST, Manifest, PLAN};
 
+use crate::cmd::decisions::DECISIONS;
 use crate::cmd::figures::TARGET;
 use crate::error::CliError;
 
 /// The files a plan may have; a directory with any other is no plan of ours and is never replaced.
-const KNOWN: &[&str] = &[PLAN, MANIFEST, "graph.glir", TARGET, "tokenizer.json", "chat_template.jinja"];
+const KNOWN: &[&str] = &[PLAN, MANIFEST, "graph.glir", TARGET, DECISIONS, "tokenizer.json", "chat_template.jinja"];
 
 /// Middle part of the names of unfinished plans.
 const UNFINISHED: &str = ".glmc-unfinished-";

@@ -15,6 +15,7 @@ use glmc_passes::pipeline;
 use glmc_passes::schedule::EntryInfo;
 use glmc_passes::target::Target;
 
+use super::decisions::{DECISIONS, Decisions};
 use super::figures::{self, Figures};
 use super::{human_bytes, print_json, print_line, print_text, targets};
 use crate::cli::{CompileArgs, SizeArgs};
@@ -30,6 +31,7 @@ pub(crate) struct Compiled {
     pub(crate) plan: Plan,
     target: Target,
     graph: String,
+    decisions: Decisions,
     tokenizer: String,
     template: Option<String>,
     timings: Vec<Timing>,
@@ -59,7 +61,6 @@ fn emit_stage(args: &CompileArgs) -> Result<Option<&str>, CliError> {
 
 /// Compiles a model for steps that see `tune_ctx` positions; `emit` prints the IR of a stage on the way.
 pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option<&str>) -> Result<Compiled, CliError> {
-    // The machine itself is always `cpu`: this version compiles for no other.
     let target = targets::find(sizes.target.as_deref().unwrap_or("cpu"))?;
     let set = open(path)?;
     let model = Model::load(&set)?;
@@ -83,6 +84,7 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option
     let done = pipeline::run(lifted.module, &entries, &Machine::new(&target, tune_ctx), sizes.fuel, &mut module)
         .map_err(|e| CliError::internal(e.to_string()))?;
     show(pipeline::LOWER, &|| print_lowered(&done.module, &done.lowered));
+    let decisions = Decisions::of(&done);
     let mut plan = Plan {
         format: FORMAT,
         producer: format!("glmc {}", env!("CARGO_PKG_VERSION")),
@@ -109,6 +111,7 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option
         plan,
         target,
         graph: print_module(&done.module),
+        decisions,
         tokenizer: model.tokenizer.json,
         template: model.templates.default,
         timings,
@@ -161,6 +164,12 @@ fn files(set: &GgufSet) -> Result<Vec<FileRef>, CliError> {
 }
 
 impl Compiled {
+    /// Whether the plan's kernels are compiled; `None` where none need be.
+    fn kernels(&self) -> Option<bool> {
+        // The runtime generates and compiles them when a plan first runs on a GPU.
+        (self.target.arch != "cpu").then_some(false)
+    }
+
     /// Writes the plan directory.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), CliError> {
         let json = plan_json(&self.plan)?;
@@ -169,6 +178,7 @@ impl Compiled {
             (glmc_runtime::load::PLAN, json),
             ("graph.glir", self.graph.clone().into_bytes()),
             (figures::TARGET, target.into_bytes()),
+            (DECISIONS, self.decisions.to_json()?),
             ("tokenizer.json", self.tokenizer.clone().into_bytes()),
         ];
         files.extend(self.template.as_ref().map(|t| ("chat_template.jinja", t.clone().into_bytes())));
@@ -248,7 +258,8 @@ fn report(args: &CompileArgs, c: &Compiled, seconds: f64) -> Result<(), CliError
             "memory_per_rank": figures.memory_json(),
             "kernels": super::inspect::kernels(plan).len(),
             "steps": { "decode": steps(PhaseKind::Decode), "prefill": steps(PhaseKind::Prefill) },
-            "collectives_per_step": { "decode": 0, "prefill": 0 },
+            "kernels_compiled": c.kernels(),
+            "collectives_per_step": figures::collectives_json(plan),
             "bytes_per_token": figures.bytes,
             "tune_ctx": args.tune_ctx,
             "predicted": figures.predicted_json(),
@@ -269,6 +280,9 @@ fn report(args: &CompileArgs, c: &Compiled, seconds: f64) -> Result<(), CliError
     }
     for p in &plan.phases {
         print_line(&format!("  phase {:<10} {} steps, arena {}", p.name, p.steps.len(), human_bytes(p.arena_bytes)))?;
+    }
+    if c.kernels() == Some(false) {
+        print_line("  kernels are compiled at the first run")?;
     }
     print_line(&format!("  verified; {seconds:.2} s"))
 }

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use glmc_ir::collective::CollectiveKind;
 use glmc_ir::diag::Diagnostic;
-use glmc_ir::plan::{Phase, Plan};
+use glmc_ir::plan::{Phase, PhaseKind, Plan, Step};
 use glmc_passes::cost::{self, PhaseCost, TokenBytes};
 use glmc_passes::fit::{Fit, Need};
 use glmc_passes::target::Target;
@@ -32,8 +33,7 @@ fn bug(d: Diagnostic) -> CliError {
 
 /// What each rank needs. Refuses a plan that does not fit; `model` is for the message.
 pub(crate) fn fit(plan: &Plan, target: &Target, model: &Path) -> Result<Vec<Need>, CliError> {
-    // Plans of one rank exchange nothing.
-    Fit { plan, target, exchanges: &[] }.check().map_err(bug)?.map_err(|e| {
+    Fit { plan, target }.check().map_err(bug)?.map_err(|e| {
         let subject = Some(format!("rank {}", e.rank));
         CliError { subject, ..CliError::usage("too-large", e.to_string()).class("memory").of(model) }
     })
@@ -58,7 +58,7 @@ pub(crate) fn slowest(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64
 impl Figures {
     pub(crate) fn of(plan: &Plan, target: &Target, tune_ctx: u64) -> Result<Self, CliError> {
         Ok(Figures {
-            needs: Fit { plan, target, exchanges: &[] }.needs().map_err(bug)?,
+            needs: Fit { plan, target }.needs().map_err(bug)?,
             memory: target.device.memory_bytes,
             bytes: cost::bytes_per_token(plan, target, tune_ctx).map_err(bug)?,
             decode: cost::decode(plan, target, tune_ctx).map_err(bug)?,
@@ -101,6 +101,19 @@ impl Figures {
         lines.extend(self.decode.as_ref().map(step_lines).into_iter().flatten());
         lines
     }
+}
+
+/// Collectives of a step in which something travels: of the smallest decode phase, and of a prefill chunk.
+pub(crate) fn collectives_json(plan: &Plan) -> Value {
+    let travels = |s: &Step| match s.kernel.collective() {
+        Some(c) => !matches!(c.kind, CollectiveKind::Shard { .. }),
+        None => false,
+    };
+    let of = |kind: PhaseKind| {
+        let smallest = plan.phases.iter().filter(|p| p.kind == kind).min_by_key(|p| p.tokens);
+        smallest.map_or(0, |p| p.steps.iter().filter(|s| travels(s)).count())
+    };
+    json!({ "decode": of(PhaseKind::Decode), "prefill": of(PhaseKind::Prefill) })
 }
 
 /// A step by class, with its share of the byte limit.

@@ -228,7 +228,7 @@ fn plan(args: &InspectArgs) -> Result<(), CliError> {
             "tune_ctx": args.tune_ctx,
             "predicted": figures.predicted_json(),
             "kernels": kernels(&plan),
-            "collectives_per_step": { "decode": 0, "prefill": 0 },
+            "collectives_per_step": figures::collectives_json(&plan),
             "phases": plan.phases.iter().map(|p| json!({ "name": p.name, "tokens": p.tokens, "steps": p.steps.len(), "segments": p.segments.len(), "arena": p.arena_bytes })).collect::<Vec<_>>(),
         }));
     }

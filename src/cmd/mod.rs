@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod compile;
+pub(crate) mod decisions;
 pub(crate) mod devices;
 pub(crate) mod explain;
 pub(crate) mod figures;

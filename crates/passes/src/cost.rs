@@ -7,7 +7,7 @@ mod phase;
 #[cfg(test)]
 mod tests;
 
-pub use collective::{Collective, CollectiveCost, Exchange, Form, collective};
+pub use collective::{CollectiveCost, Exchange, Form, collective};
 pub use phase::{PhaseCost, TokenBytes, bytes_per_token, decode, local_bytes, phase_costs};
 
 use std::ops::AddAssign;

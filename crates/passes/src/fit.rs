@@ -3,12 +3,13 @@
 use std::fmt;
 
 use glmc_ir::diag::Diagnostic;
+use glmc_ir::placement::local_type;
 use glmc_ir::plan::{Limits, Phase, PhaseKind, Plan};
-use glmc_ir::ty::{Extent, SymValues, TensorType};
+use glmc_ir::ty::{Extent, Sym, SymValues, TensorType};
 use indexmap::IndexMap;
 use serde::Serialize;
 
-use crate::cost::{Exchange, collective, local_bytes};
+use crate::cost::Exchange;
 use crate::schedule;
 use crate::target::Target;
 
@@ -106,8 +107,6 @@ pub struct Fit<'a> {
     pub plan: &'a Plan,
     /// The machine.
     pub target: &'a Target,
-    /// The collectives of all phases at the plan's limits; a plan of one rank has none.
-    pub exchanges: &'a [Exchange],
 }
 
 impl Fit<'_> {
@@ -182,49 +181,80 @@ impl Fit<'_> {
         for phase in &phases {
             arena = arena.max(self.arena_bytes(phase, limits)?);
         }
+        let mut slots = 0;
+        for phase in &phases {
+            slots = slots.max(self.slot_bytes(phase, limits)?);
+        }
+        let d = &self.target.device;
+        let need = |rank| {
+            Ok(Need {
+                weights: plan.weight_bytes(rank),
+                caches: self.cache_bytes(rank, limits)?,
+                arena,
+                collectives: slots,
+                context: d.context_bytes,
+                graphs: d.graph_bytes.saturating_add(d.graph_bytes_per_phase.saturating_mul(phases.len() as u64)),
+                reserve: d.reserve_bytes,
+            })
+        };
+        (0..plan.target.ranks as usize).map(need).collect()
+    }
+
+    /// What a rank keeps of the pools, by kind.
+    fn cache_bytes(&self, rank: usize, limits: &Limits) -> Result<IndexMap<String, u64>, Diagnostic> {
         let mut caches: IndexMap<String, u64> = IndexMap::new();
-        for state in plan.states.values() {
+        let none = SymValues::default();
+        for state in self.plan.states.values() {
             let kind = state.name.rsplit('.').next().unwrap_or_default();
             let ty = with_rows(&state.ty, limits.cache_rows);
             let too_large = || Diagnostic::new("too-large", format!("pool `{}` has no size in 64 bits", state.name));
-            let bytes = ty.bytes(&SymValues::default()).ok_or_else(too_large)?;
+            let own =
+                if self.plan.mesh.is_empty() { ty } else { local_type(&ty, &self.plan.mesh, rank as u64, &none)? };
+            let bytes = own.bytes(&none).ok_or_else(too_large)?;
             let sum = caches.entry(kind.to_owned()).or_default();
-            *sum = sum.saturating_add(local_bytes(&ty, bytes, &plan.mesh));
+            *sum = sum.saturating_add(bytes);
         }
-        let d = &self.target.device;
-        let need = |rank| Need {
-            weights: plan.weight_bytes(rank),
-            caches: caches.clone(),
-            arena,
-            collectives: self.slot_bytes(),
-            context: d.context_bytes,
-            graphs: d.graph_bytes.saturating_add(d.graph_bytes_per_phase.saturating_mul(phases.len() as u64)),
-            reserve: d.reserve_bytes,
-        };
-        Ok((0..plan.target.ranks as usize).map(need).collect())
+        Ok(caches)
     }
 
-    /// The slots of the largest exchange: all share them, one after the other.
-    fn slot_bytes(&self) -> u64 {
-        let ranks: Vec<u32> = (0..self.plan.target.ranks).collect();
-        let costs = self.exchanges.iter().filter_map(|e| collective(self.target, &ranks, e.kind, e.bytes));
-        costs.map(|c| c.slot_bytes).max().unwrap_or(0)
+    /// The slots of the largest exchange of `phase`: all share them, one after the other.
+    fn slot_bytes(&self, phase: &Phase, limits: &Limits) -> Result<u64, Diagnostic> {
+        let mut syms = phase.bounds();
+        if !self.same_steps(limits) {
+            syms.0.iter_mut().for_each(|(sym, bound)| *bound = bound_at(sym, limits));
+        }
+        let mut most = 0;
+        for step in &phase.steps {
+            let exchange = Exchange::of(step, &self.plan.mesh, &syms)?;
+            let cost = exchange.and_then(|e| e.cost(self.target, &self.plan.mesh));
+            most = most.max(cost.map_or(0, |c| c.slot_bytes));
+        }
+        Ok(most)
+    }
+
+    /// Whether the symbols of phases have the plan's own bounds at these limits.
+    fn same_steps(&self, limits: &Limits) -> bool {
+        let own = &self.plan.limits;
+        (limits.ctx, limits.chunk) == (own.ctx, own.chunk)
     }
 
     /// The arena of `phase` with its symbols bounded by `limits`.
     fn arena_bytes(&self, phase: &Phase, limits: &Limits) -> Result<u64, Diagnostic> {
-        let own = &self.plan.limits;
-        if (limits.ctx, limits.chunk) == (own.ctx, own.chunk) {
+        if self.same_steps(limits) {
             return Ok(phase.arena_bytes);
         }
         let mut phase = phase.clone();
         for (sym, bound) in &mut phase.syms {
-            // `S` counts visible positions, every other symbol the tokens of a prefill step.
-            *bound = if sym.as_str() == "S" { limits.ctx } else { limits.chunk };
+            *bound = bound_at(sym, limits);
         }
         schedule::place(&mut phase, &self.plan.mesh)?;
         Ok(phase.arena_bytes)
     }
+}
+
+/// The bound of a phase's symbol: `S` counts visible positions, every other the tokens of a prefill step.
+fn bound_at(sym: &Sym, limits: &Limits) -> u64 {
+    if sym.as_str() == "S" { limits.ctx } else { limits.chunk }
 }
 
 /// A pool with another number of rows.

@@ -112,9 +112,6 @@ pub enum TargetError {
         /// What there is.
         known: String,
     },
-    /// This version compiles for one CPU rank only.
-    #[error("target `{0}` needs {1}; this version of glmc compiles for one `cpu` rank")]
-    Unsupported(String, String),
 }
 
 /// The shipped descriptions, in the order of `glmc targets`.
@@ -187,17 +184,6 @@ impl Target {
         let all = Target::shipped();
         let known = all.iter().map(|t| t.name.clone()).collect::<Vec<_>>().join(", ");
         all.into_iter().find(|t| t.name == name).ok_or(TargetError::Unknown { name: name.into(), known })
-    }
-
-    /// Refuses what this version cannot compile for, before anything else is done.
-    pub fn check_supported(&self) -> Result<(), TargetError> {
-        if self.arch != "cpu" {
-            return Err(TargetError::Unsupported(self.name.clone(), format!("arch `{}`", self.arch)));
-        }
-        if self.ranks != 1 {
-            return Err(TargetError::Unsupported(self.name.clone(), format!("{} ranks", self.ranks)));
-        }
-        Ok(())
     }
 }
 

@@ -162,6 +162,19 @@ kernels! {
 crate::op::named_serde!(Kernel);
 
 impl Kernel {
+    /// What ranks do together in a launch of it, if they meet.
+    pub fn collective(&self) -> Option<Collective> {
+        let op: Op = match self {
+            Kernel::AllGather(k) => k.0.clone().into(),
+            Kernel::AllReduce(k) => k.0.clone().into(),
+            Kernel::AllToAll(k) => k.0.clone().into(),
+            Kernel::ReduceScatter(k) => k.0.clone().into(),
+            Kernel::Shard(k) => k.0.clone().into(),
+            _ => return None,
+        };
+        op.collective()
+    }
+
     /// The meaning as a function over inputs of the given types (reads and updates, in parameter order).
     ///
     /// # Errors

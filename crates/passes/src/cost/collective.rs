@@ -1,21 +1,15 @@
 //! Owns the time of collectives, alpha and beta, aware of sockets. A form is a list of stages with a rendezvous after
 //! each; a stage takes `latency + max(bytes out of a rank / link, bytes across sockets / socket link)`.
 
-use crate::target::{Sockets, Target};
+use glmc_ir::collective::CollectiveKind;
+use glmc_ir::diag::Diagnostic;
+use glmc_ir::kernel::Access;
+use glmc_ir::placement::Mesh;
+use glmc_ir::plan::Step;
+use glmc_ir::shard_map::group;
+use glmc_ir::ty::{Axis, SymValues, TensorType};
 
-/// What ranks do together. `n` is the bytes of the whole value: what each rank holds before an `AllReduce`,
-/// `ReduceScatter` or `AllToAll`, and after an `AllGather`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Collective {
-    /// Every rank ends with the sum.
-    AllReduce,
-    /// Every rank ends with all parts.
-    AllGather,
-    /// Every rank ends with its part of the sum.
-    ReduceScatter,
-    /// Every rank sends each other rank a part.
-    AllToAll,
-}
+use crate::target::{Sockets, Target};
 
 /// How a collective is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,12 +37,65 @@ pub struct CollectiveCost {
 }
 
 /// A collective that a plan asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Exchange {
     /// What is done.
-    pub kind: Collective,
-    /// Bytes of the whole value.
+    pub kind: CollectiveKind,
+    /// The mesh axis whose ranks take part.
+    pub axis: Axis,
+    /// Its size, as [`collective`] counts it.
     pub bytes: u64,
+}
+
+impl Exchange {
+    /// What `step` exchanges with its symbols at these values; `None` if nothing travels.
+    ///
+    /// # Errors
+    /// See [`glmc_ir::shard_map::CODES`].
+    pub fn of(step: &Step, mesh: &Mesh, syms: &SymValues) -> Result<Option<Exchange>, Diagnostic> {
+        let Some(c) = step.kernel.collective() else { return Ok(None) };
+        let ty = |access| step.args.iter().find(|a| a.access == access).map(|a| &a.ty);
+        let (Some(arg), Some(result)) = (ty(Access::Read), ty(Access::Write)) else { return Ok(None) };
+        Exchange::between(&c, arg, result, mesh, syms)
+    }
+
+    /// What a collective exchanges that makes `result` of `arg`; `None` if nothing travels.
+    ///
+    /// # Errors
+    /// See [`glmc_ir::shard_map::CODES`].
+    pub fn between(
+        c: &glmc_ir::collective::Collective,
+        arg: &TensorType,
+        result: &TensorType,
+        mesh: &Mesh,
+        syms: &SymValues,
+    ) -> Result<Option<Exchange>, Diagnostic> {
+        let p = c.payload(arg, result, mesh, syms)?;
+        let bytes = match c.kind {
+            CollectiveKind::Shard { .. } => return Ok(None),
+            CollectiveKind::AllGather => p.after,
+            _ => p.before,
+        };
+        Ok(Some(Exchange { kind: c.kind, axis: c.axis.clone(), bytes }))
+    }
+
+    /// What it costs the slowest rank of `mesh`; `None` if nothing joins the ranks.
+    pub fn cost(&self, target: &Target, mesh: &Mesh) -> Option<CollectiveCost> {
+        let all: u64 = mesh.values().product();
+        let mut slowest: Option<CollectiveCost> = None;
+        for rank in 0..all {
+            let ranks: Vec<u32> = group(mesh, &self.axis, rank)?.into_iter().map(|r| r as u32).collect();
+            // Each group once, for its first rank.
+            if ranks.first().is_none_or(|r| u64::from(*r) != rank) {
+                continue;
+            }
+            let cost = collective(target, &ranks, self.kind, self.bytes)?;
+            if slowest.is_none_or(|s| cost.seconds > s.seconds) {
+                slowest = Some(cost);
+            }
+        }
+        slowest
+    }
 }
 
 /// Slots in rotation, so that a rank ahead never writes what another still reads.
@@ -66,10 +113,11 @@ struct Stage {
     scattered: bool,
 }
 
-/// The cost of `kind` over `ranks` of `target` on a value of `bytes`; `None` if nothing joins them. One rank alone pays
-/// nothing.
-pub fn collective(target: &Target, ranks: &[u32], kind: Collective, bytes: u64) -> Option<CollectiveCost> {
-    if ranks.len() <= 1 {
+/// The cost of `kind` over `ranks` of `target` on `bytes`: what each rank holds before an `AllReduce`, `ReduceScatter`
+/// or `AllToAll`, and after an `AllGather`. `None` if nothing joins the ranks. One rank alone pays nothing, and a
+/// `Shard` sends nothing.
+pub fn collective(target: &Target, ranks: &[u32], kind: CollectiveKind, bytes: u64) -> Option<CollectiveCost> {
+    if ranks.len() <= 1 || matches!(kind, CollectiveKind::Shard { .. }) {
         return Some(CollectiveCost { form: Form::OneShot, seconds: 0.0, slot_bytes: 0 });
     }
     let link = target.link.as_ref()?;
@@ -107,13 +155,13 @@ fn halves(s: &Sockets, ranks: &[u32]) -> (f64, f64) {
 }
 
 /// Every form of `kind`; of equal cost the first counts.
-fn forms(kind: Collective, n: f64, (a, b): (f64, f64), bytes: f64) -> Vec<(Form, Vec<Stage>)> {
+fn forms(kind: CollectiveKind, n: f64, (a, b): (f64, f64), bytes: f64) -> Vec<(Form, Vec<Stage>)> {
     let flat = |out: f64, across: f64| Stage { out, across: a * b * across, scattered: true };
     let inner = |out: f64| Stage { out, across: 0.0, scattered: false };
     let pairs = |out: f64, across: f64| Stage { out, across, scattered: false };
     let part = bytes / n;
     let mut forms = match kind {
-        Collective::AllReduce => vec![
+        CollectiveKind::AllReduce => vec![
             (Form::OneShot, vec![flat((n - 1.0) * bytes, bytes)]),
             (Form::TwoShot, vec![flat((n - 1.0) * part, part), flat((n - 1.0) * part, part)]),
         ],
@@ -123,18 +171,18 @@ fn forms(kind: Collective, n: f64, (a, b): (f64, f64), bytes: f64) -> Vec<(Form,
     if a == b && b > 0.0 {
         let (s, owned) = (a, bytes / a);
         match kind {
-            Collective::AllReduce => forms.extend([
+            CollectiveKind::AllReduce => forms.extend([
                 (Form::Islands, vec![inner((s - 1.0) * bytes), pairs(bytes, s * bytes)]),
                 (Form::Owners, vec![inner((s - 1.0) * owned), pairs(owned, bytes), inner((s - 1.0) * owned)]),
             ]),
             // Exchange parts with the partner, then both parts within the socket; a reduce-scatter is the reverse.
-            Collective::AllGather => {
+            CollectiveKind::AllGather => {
                 forms.push((Form::Islands, vec![pairs(part, s * part), inner((s - 1.0) * 2.0 * part)]));
             }
-            Collective::ReduceScatter => {
+            CollectiveKind::ReduceScatter { .. } => {
                 forms.push((Form::Islands, vec![inner((s - 1.0) * 2.0 * part), pairs(part, s * part)]));
             }
-            Collective::AllToAll => {}
+            CollectiveKind::AllToAll { .. } | CollectiveKind::Shard { .. } => {}
         }
     }
     forms

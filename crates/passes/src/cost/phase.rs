@@ -8,7 +8,7 @@ use glmc_ir::ty::{Axis, SymValues, TensorType};
 use indexmap::IndexMap;
 use serde::Serialize;
 
-use super::{Bytes, Classes, CollectiveCost, Unit};
+use super::{Bytes, Classes, CollectiveCost, Exchange, Unit};
 use crate::target::Target;
 
 /// What one step of a phase costs on one rank.
@@ -28,8 +28,10 @@ pub struct PhaseCost {
     pub bytes: Bytes,
     /// Floating-point operations.
     pub flops: u64,
-    /// Launches.
+    /// Launches, those of collectives too.
     pub launches: u64,
+    /// Collectives in which something travels.
+    pub collectives: u64,
     /// Weights and caches alone at the target's bandwidth, in seconds: no step is faster.
     pub limit_s: f64,
 }
@@ -40,6 +42,7 @@ impl PhaseCost {
         self.classes_s.add_collective(target, cost);
         self.step_s = self.classes_s.total();
         self.launches += 1;
+        self.collectives += 1;
     }
 
     /// How near the step is to the byte limit, at most 1.
@@ -144,10 +147,20 @@ fn nominal(phase: &Phase, tune_ctx: u64) -> (SymValues, u64) {
 /// The cost of one step of `phase` on each rank, with `tune_ctx` visible positions or the plan's bound.
 ///
 /// # Errors
-/// A launch whose contract refuses its arguments; the verifier finds it first.
+/// A launch whose contract refuses its arguments; the verifier finds it first. `no-link`: a collective of ranks that
+/// nothing joins.
 pub fn phase_costs(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64) -> Result<Vec<PhaseCost>, Diagnostic> {
     let (syms, context) = nominal(phase, tune_ctx);
-    let launches = phase.steps.iter().map(|s| launch(s, &syms, target)).collect::<Result<Vec<_>, _>>()?;
+    let (mut launches, mut exchanges) = (Vec::new(), Vec::new());
+    for step in &phase.steps {
+        match Exchange::of(step, &plan.mesh, &syms)? {
+            Some(e) => {
+                let none = || Diagnostic::new("no-link", format!("nothing joins the ranks of `{}`", step.name));
+                exchanges.push(e.cost(target, &plan.mesh).ok_or_else(none)?);
+            }
+            None => launches.push(launch(step, &syms, target)?),
+        }
+    }
     let cost = |rank: usize| {
         let (mut classes, mut bytes, mut flops) = (Classes::default(), Bytes::default(), 0u64);
         for l in &launches {
@@ -159,7 +172,7 @@ pub fn phase_costs(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64) -
             flops = flops.saturating_add(own);
         }
         let limit_s = (bytes.weights as f64 + bytes.caches as f64) / target.device.read_bytes_per_s;
-        PhaseCost {
+        let mut cost = PhaseCost {
             phase: phase.name.clone(),
             tokens: phase.tokens,
             context,
@@ -168,8 +181,11 @@ pub fn phase_costs(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64) -
             bytes,
             flops,
             launches: launches.len() as u64,
+            collectives: 0,
             limit_s,
-        }
+        };
+        exchanges.iter().for_each(|e| cost.add_collective(target, e));
+        cost
     };
     Ok((0..plan.target.ranks as usize).map(cost).collect())
 }
@@ -198,7 +214,7 @@ pub fn bytes_per_token(plan: &Plan, target: &Target, tune_ctx: u64) -> Result<To
     let Some(phase) = smallest_decode(plan) else { return Ok(sum) };
     let (syms, _) = nominal(phase, tune_ctx);
     let mut once = vec![0u64; plan.weights.len()];
-    for step in &phase.steps {
+    for step in phase.steps.iter().filter(|s| s.kernel.collective().is_none()) {
         for m in &launch(step, &syms, target)?.moved {
             if let Mem::Weight(w) = m.mem {
                 let seen = &mut once[w.as_u32() as usize];

@@ -1,5 +1,6 @@
 //! The model against numbers calculated by hand.
 
+use glmc_ir::collective::CollectiveKind;
 use glmc_ir::plan::{FORMAT, Limits, Model, PhaseKind, Plan, Target as PlanTarget};
 
 use super::*;
@@ -20,6 +21,9 @@ fn round() -> Target {
     (link.bytes_per_s, link.latency_s) = (1e10, 5e-6);
     t
 }
+
+const SCATTER: CollectiveKind = CollectiveKind::ReduceScatter { dim: 0, unit: 1 };
+const TO_ALL: CollectiveKind = CollectiveKind::AllToAll { dim: 0, unit: 1 };
 
 #[track_caller]
 fn us(seconds: f64, expected: f64) {
@@ -44,7 +48,7 @@ fn a_launch_is_bound_by_its_bytes_or_its_arithmetic() {
 }
 
 #[track_caller]
-fn check(t: &Target, ranks: &[u32], kind: Collective, bytes: u64, form: Form, expected: f64) {
+fn check(t: &Target, ranks: &[u32], kind: CollectiveKind, bytes: u64, form: Form, expected: f64) {
     let cost = collective(t, ranks, kind, bytes).unwrap();
     assert_eq!(cost.form, form);
     us(cost.seconds, expected);
@@ -56,21 +60,21 @@ const ALL: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 fn an_all_reduce_takes_the_form_that_is_cheapest() {
     let mut t = round();
     // One-shot 5 + 7 n / b, two-shot 10 + 1.75 n / b.
-    check(&t, &ALL, Collective::AllReduce, 8_000, Form::OneShot, 10.6);
-    check(&t, &ALL, Collective::AllReduce, 10_000, Form::TwoShot, 11.75);
-    check(&t, &ALL, Collective::AllGather, 8_000, Form::OneShot, 5.7);
-    check(&t, &ALL, Collective::ReduceScatter, 8_000, Form::OneShot, 5.7);
-    check(&t, &ALL, Collective::AllToAll, 8_000, Form::OneShot, 5.7);
-    check(&t, &[3], Collective::AllReduce, 8_000, Form::OneShot, 0.0);
+    check(&t, &ALL, CollectiveKind::AllReduce, 8_000, Form::OneShot, 10.6);
+    check(&t, &ALL, CollectiveKind::AllReduce, 10_000, Form::TwoShot, 11.75);
+    check(&t, &ALL, CollectiveKind::AllGather, 8_000, Form::OneShot, 5.7);
+    check(&t, &ALL, SCATTER, 8_000, Form::OneShot, 5.7);
+    check(&t, &ALL, TO_ALL, 8_000, Form::OneShot, 5.7);
+    check(&t, &[3], CollectiveKind::AllReduce, 8_000, Form::OneShot, 0.0);
     // Two slots: what seven peers send and the own part, and 32 lines of flags a peer; two stages of a seventh each.
-    let slots = |bytes| collective(&t, &ALL, Collective::AllReduce, bytes).unwrap().slot_bytes;
+    let slots = |bytes| collective(&t, &ALL, CollectiveKind::AllReduce, bytes).unwrap().slot_bytes;
     assert_eq!(slots(8_000), 2 * (8 * 8_000 + 8 * 32 * 128));
     assert_eq!(slots(10_000), 2 * (2 * (8_750 + 10_000) + 8 * 32 * 128));
     // Through the host: twice the latency, twice the bytes.
     t.link.as_mut().unwrap().p2p = false;
-    check(&t, &ALL, Collective::AllReduce, 8_000, Form::OneShot, 21.2);
+    check(&t, &ALL, CollectiveKind::AllReduce, 8_000, Form::OneShot, 21.2);
     let one = Target::named("1x-h200").unwrap();
-    assert_eq!(collective(&one, &[0, 1], Collective::AllReduce, 1), None);
+    assert_eq!(collective(&one, &[0, 1], CollectiveKind::AllReduce, 1), None);
 }
 
 #[test]
@@ -83,16 +87,16 @@ fn sockets_are_crossed_by_partners() {
         latency_s: 3e-6,
     });
     // One-shot 8 + 16 n / 1e9 = 136; two-shot 2 (8 + 2 n / 1e9) = 48; owners 5.6 + 8.4 + 5.6 = 19.6.
-    check(&t, &ALL, Collective::AllReduce, 8_000, Form::Islands, 7.4 + 9.6);
+    check(&t, &ALL, CollectiveKind::AllReduce, 8_000, Form::Islands, 7.4 + 9.6);
     // Islands 29 + 24 = 53.
-    check(&t, &ALL, Collective::AllReduce, 80_000, Form::Owners, 11.0 + 12.0 + 11.0);
+    check(&t, &ALL, CollectiveKind::AllReduce, 80_000, Form::Owners, 11.0 + 12.0 + 11.0);
     // Flat 8 + 16 = 24.
-    check(&t, &ALL, Collective::AllGather, 8_000, Form::Islands, 8.2 + 5.6);
-    check(&t, &ALL, Collective::ReduceScatter, 8_000, Form::Islands, 8.2 + 5.6);
-    check(&t, &ALL, Collective::AllToAll, 8_000, Form::OneShot, 24.0);
+    check(&t, &ALL, CollectiveKind::AllGather, 8_000, Form::Islands, 8.2 + 5.6);
+    check(&t, &ALL, SCATTER, 8_000, Form::Islands, 8.2 + 5.6);
+    check(&t, &ALL, TO_ALL, 8_000, Form::OneShot, 24.0);
     // Ranks of one socket cross nothing; three ranks have no partners: one-shot 8 + 2 n / 1e9.
-    check(&t, &[4, 5, 6, 7], Collective::AllReduce, 8_000, Form::OneShot, 7.4);
-    check(&t, &[0, 1, 4], Collective::AllReduce, 8_000, Form::OneShot, 24.0);
+    check(&t, &[4, 5, 6, 7], CollectiveKind::AllReduce, 8_000, Form::OneShot, 7.4);
+    check(&t, &[0, 1, 4], CollectiveKind::AllReduce, 8_000, Form::OneShot, 24.0);
 }
 
 /// The shipped descriptions against what was published for such machines.
@@ -100,7 +104,7 @@ fn sockets_are_crossed_by_partners() {
 fn shipped_links_give_the_published_latencies() {
     let cost = |name: &str, bytes| {
         let t = Target::named(name).unwrap();
-        collective(&t, &ALL, Collective::AllReduce, bytes).unwrap()
+        collective(&t, &ALL, CollectiveKind::AllReduce, bytes).unwrap()
     };
     let rtx = cost("8x-rtx-pro-6000", 12_288);
     assert!((7e-6..12e-6).contains(&rtx.seconds), "{rtx:?}");
@@ -187,7 +191,7 @@ fn a_phase_is_the_sum_of_its_launches() {
     us(c.limit_s, 21.632);
     assert!((c.share() - 21.632 / 35.944).abs() < 1e-9);
     let mut eight = c.clone();
-    eight.add_collective(&round(), &collective(&round(), &ALL, Collective::AllReduce, 8_000).unwrap());
+    eight.add_collective(&round(), &collective(&round(), &ALL, CollectiveKind::AllReduce, 8_000).unwrap());
     us(eight.step_s, 35.944 + 10.6 + 1.0);
     us(eight.classes_s.collectives, 10.6);
     // A nominal context beyond the plan's is the plan's.
@@ -243,10 +247,10 @@ fn glm_5_by_hand() {
     let mut c = Classes::default();
     c.add_launch(&t, bytes, 0, Unit::Bf16);
     (1..launches).for_each(|_| c.add_launch(&t, Bytes::default(), 0, Unit::Bf16));
-    let reduce = collective(&t, &ALL, Collective::AllReduce, 6144 * 4).unwrap();
+    let reduce = collective(&t, &ALL, CollectiveKind::AllReduce, 6144 * 4).unwrap();
     assert_eq!(reduce.form, Form::OneShot);
     (0..156).for_each(|_| c.add_collective(&t, &reduce));
-    c.add_collective(&t, &collective(&t, &ALL, Collective::AllGather, 154_880 * 4).unwrap());
+    c.add_collective(&t, &collective(&t, &ALL, CollectiveKind::AllGather, 154_880 * 4).unwrap());
     let ms = |s: f64| (s * 1e5).round() / 100.0;
     assert_eq!(
         [ms(c.weights), ms(c.caches), ms(c.collectives), ms(c.launches), ms(c.total())],

@@ -3,7 +3,6 @@
 use glmc_ir::plan::{FORMAT, Model, Target as PlanTarget};
 
 use super::*;
-use crate::cost::Collective;
 use crate::lower;
 use crate::pass::PassCx;
 use crate::schedule::{EntryInfo, schedule};
@@ -76,7 +75,7 @@ fn target(memory: Option<u64>) -> Target {
 #[test]
 fn every_part_is_counted() {
     let (p, t) = (plan(100, 2), target(None));
-    let fit = Fit { plan: &p, target: &t, exchanges: &[] };
+    let fit = Fit { plan: &p, target: &t };
     let needs = fit.needs().unwrap();
     assert_eq!(needs.len(), 1);
     let n = &needs[0];
@@ -104,7 +103,7 @@ fn slots_of_the_largest_exchange_are_counted_once() {
 #[test]
 fn needs_at_other_limits_are_those_of_plans_made_for_them() {
     let (p, t) = (plan(100, 8), target(None));
-    let fit = Fit { plan: &p, target: &t, exchanges: &[] };
+    let fit = Fit { plan: &p, target: &t };
     let mut compared = 0;
     for ctx in 1..=100 {
         let made = plan(ctx, 8);
@@ -125,7 +124,7 @@ fn what_is_said_to_fit_is_the_largest_that_does() {
     let p = plan(100, 8);
     let total = |limits: &Limits| {
         let t = target(None);
-        Fit { plan: &p, target: &t, exchanges: &[] }.needs_at(limits).unwrap()[0].total()
+        Fit { plan: &p, target: &t }.needs_at(limits).unwrap()[0].total()
     };
     let by_ctx: Vec<u64> = (1..=100).map(|ctx| total(&plan(ctx, 1).limits.with_batch(8))).collect();
     let by_batch: Vec<(u64, u64)> = [1, 2, 4].map(|b| (b, total(&p.limits.with_batch(b)))).into();
@@ -133,7 +132,7 @@ fn what_is_said_to_fit_is_the_largest_that_does() {
     let (mut refused, mut no_ctx, mut some_batch) = (0, 0, 0);
     for memory in (10_000..most + 2_000).step_by(997).chain([most - 1, most]) {
         let t = target(Some(memory));
-        let found = Fit { plan: &p, target: &t, exchanges: &[] }.check().unwrap();
+        let found = Fit { plan: &p, target: &t }.check().unwrap();
         let Err(e) = found else {
             assert!(memory >= most);
             continue;

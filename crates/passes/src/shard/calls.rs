@@ -157,7 +157,7 @@ impl<'a> Search<'a> {
                     let rule = rules[i].as_ref();
                     rule.map_or_else(Vec::new, |r| configs(f, *inst, r, units, self.world, &mut slots))
                 }
-                InstKind::Call { func: callee, .. } => self.call(func, *inst, *callee, &mut slots, &mut cut),
+                InstKind::Call { func: callee, .. } => self.call(func, *inst, *callee, &all, &mut slots, &mut cut),
             };
             all.push(ways);
         }
@@ -195,18 +195,20 @@ impl<'a> Search<'a> {
         slots
     }
 
-    /// The ways of a call: each solution of the callee, for each way that its operands may come.
+    /// The ways of a call: each solution of the callee, for each way that its operands may come. `before` has the ways of
+    /// the instructions before it.
     fn call(
         &mut self,
         func: FuncId,
         inst: Inst,
         callee: FuncId,
+        before: &[Vec<Config>],
         slots: &mut SecondaryMap<Value, Option<Slot>>,
         cut: &mut bool,
     ) -> Vec<Config> {
         let f = &self.m.funcs[func];
         let data = &f.insts[inst];
-        let all: Vec<Vec<Option<Place>>> = data.args.iter().map(|a| self.comes(func, *a, slots)).collect();
+        let all: Vec<Vec<Option<Place>>> = data.args.iter().map(|a| self.comes(func, *a, before, slots)).collect();
         let count = all.iter().map(Vec::len).product::<usize>();
         // Too many: operands that need not be anywhere else come whole.
         let short = count > MOST_CALLS;
@@ -258,15 +260,27 @@ impl<'a> Search<'a> {
     }
 
     /// The ways in which operand `a` of a call may come, the plainest first; none where the callee decides.
-    fn comes(&self, func: FuncId, a: Value, slots: &SecondaryMap<Value, Option<Slot>>) -> Vec<Option<Place>> {
+    fn comes(
+        &self,
+        func: FuncId,
+        a: Value,
+        before: &[Vec<Config>],
+        slots: &SecondaryMap<Value, Option<Slot>>,
+    ) -> Vec<Option<Place>> {
         let f = &self.m.funcs[func];
         let Some(slot) = &slots[a] else { return Vec::new() };
         if let (Start::Given(k), true) = (slot.start, slot.fixed) {
             return vec![slot.places.get(usize::from(k)).copied()];
         }
         let uses = f.body.iter().flat_map(|i| &f.insts[*i].args).chain(f.results.iter().map(|(_, v)| v));
-        if slot.start == Start::Free && uses.filter(|v| **v == a).count() == 1 {
+        let once = uses.filter(|v| **v == a).count() == 1;
+        if slot.start == Start::Free && once {
             return vec![None];
+        }
+        // What nobody else reads comes as it is made: the callee can move it as cheaply as the caller.
+        if once {
+            let made = self.made_at(f, a, before, slot);
+            return made.into_iter().map(Some).collect();
         }
         // Step parameters and selections pass between functions whole.
         if slot.ty.elem == Elem::I32 {
@@ -284,6 +298,21 @@ impl<'a> Search<'a> {
             }
         }
         out
+    }
+
+    /// The places that the ways `before` leave `a` at.
+    fn made_at(&self, f: &Function, a: Value, before: &[Vec<Config>], slot: &Slot) -> Vec<Place> {
+        let mut at: Vec<u8> = match (slot.start, f.values[a].def) {
+            (Start::Given(k), _) => vec![k],
+            (_, ValueDef::Result(inst, r)) => {
+                let ways = f.body.iter().position(|i| *i == inst).and_then(|i| before.get(i));
+                ways.into_iter().flatten().filter_map(|c| c.results.get(r as usize).copied()).collect()
+            }
+            _ => Vec::new(),
+        };
+        at.sort_unstable();
+        at.dedup();
+        at.into_iter().filter_map(|k| slot.places.get(usize::from(k)).copied()).collect()
     }
 
     /// Leaves only ways that read the function's own weights and pools whole.

@@ -8,7 +8,7 @@ use glmc_ir::placement::{Mesh, local_type, strip};
 use glmc_ir::shard_map::{canonical, check, largest_bytes};
 use glmc_ir::ty::{Axis, Dim, Elem, PendingKind, Split, SymValues, TensorType};
 
-use crate::cost::{Collective, collective, launch_seconds};
+use crate::cost::{Exchange, launch_seconds};
 use crate::lower::single;
 use crate::target::Target;
 
@@ -50,7 +50,6 @@ pub struct World<'t> {
     pub axis: Axis,
     /// Nominal values of the symbols.
     pub syms: SymValues,
-    ranks: Vec<u32>,
 }
 
 impl<'t> World<'t> {
@@ -58,7 +57,7 @@ impl<'t> World<'t> {
     pub fn new(target: &'t Target, axis: &str, syms: SymValues) -> Self {
         let axis = Axis::from(axis);
         let mesh = Mesh::from([(axis.clone(), u64::from(target.ranks))]);
-        World { target, mesh, axis, syms, ranks: (0..target.ranks).collect() }
+        World { target, mesh, axis, syms }
     }
 
     /// `t` placed: with no unit that changes no cut.
@@ -80,6 +79,16 @@ impl<'t> World<'t> {
     pub fn legal(&self, t: &TensorType) -> bool {
         let used = t.dims.iter().filter_map(Dim::axis).count() + usize::from(t.pending.is_some());
         used <= 1 && check(t, &self.mesh).is_ok() && self.local(t).is_ok()
+    }
+
+    /// Whether a split of `t`, if it has one, divides anything: of a dim of one unit one rank would hold all, compute as
+    /// much as with the whole and make all others wait.
+    pub fn divides(&self, t: &TensorType) -> bool {
+        if t.dims.iter().all(|d| d.split.is_none()) {
+            return true;
+        }
+        let part = self.local(t).ok().and_then(|p| p.elems(&self.syms));
+        part.is_none_or(|n| strip(t).elems(&self.syms).is_none_or(|all| n < all))
     }
 
     /// The largest rank's part.
@@ -155,20 +164,12 @@ impl<'t> World<'t> {
         if c.place("convert", &a).is_err() || !self.legal(&b) {
             return f64::INFINITY;
         }
-        let bytes = |t: &TensorType| t.bytes(&self.syms).unwrap_or(u64::MAX);
-        let local = |t: &TensorType| self.local(t).map_or(u64::MAX, |t| bytes(&t));
-        let (kind, n) = match c.kind {
-            // A part that carries its merge is larger than the value.
-            CollectiveKind::AllReduce => (Collective::AllReduce, local(&a)),
-            CollectiveKind::AllGather => (Collective::AllGather, bytes(&strip(t))),
-            CollectiveKind::ReduceScatter { .. } => (Collective::ReduceScatter, bytes(&strip(t))),
-            CollectiveKind::AllToAll { .. } => (Collective::AllToAll, bytes(&strip(t))),
-            CollectiveKind::Shard { .. } => {
-                let moved = local(&b).saturating_mul(2);
-                return launch_seconds(self.target, moved, 0, crate::cost::Unit::F32);
-            }
-        };
-        let cost = collective(self.target, &self.ranks, kind, n);
+        if let CollectiveKind::Shard { .. } = c.kind {
+            let local = self.local(&b).ok().and_then(|t| t.bytes(&self.syms)).unwrap_or(u64::MAX);
+            return launch_seconds(self.target, local.saturating_mul(2), 0, crate::cost::Unit::F32);
+        }
+        let exchange = Exchange::between(&c, &a, &b, &self.mesh, &self.syms).ok().flatten();
+        let cost = exchange.and_then(|e| e.cost(self.target, &self.mesh));
         cost.map_or(f64::INFINITY, |c| c.seconds + self.target.device.launch_s)
     }
 }

@@ -2,14 +2,14 @@
 
 use glmc_ir::entities::Value;
 use glmc_ir::graph::{Function, InstKind, ValueDef};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::calls::{Search, Solved};
 use super::place::Place;
 use super::solve::NARROW;
 
 /// What was decided for a module.
-#[derive(Clone, PartialEq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Ranks of the axis.
     pub ranks: u64,
@@ -24,7 +24,7 @@ pub struct Report {
 }
 
 /// One function in one placement.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Placed {
     /// Its name before placement.
     pub name: String,
@@ -41,24 +41,24 @@ pub struct Placed {
 }
 
 /// Where a value lies.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Chosen {
     /// Its name or number.
     pub value: String,
     /// Its type with the placement.
     pub ty: String,
     /// Bytes on the largest rank, of a weight or pool.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
     /// Seconds of the function with it there.
     pub seconds: f64,
     /// The other placements, the cheapest first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
 }
 
 /// A placement that was not chosen.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Other {
     /// The type with it.
     pub ty: String,
@@ -67,12 +67,12 @@ pub struct Other {
 }
 
 /// A change of place.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Collective {
     /// What changes its place.
     pub value: String,
     /// The op.
-    pub op: &'static str,
+    pub op: String,
     /// Predicted seconds.
     pub seconds: f64,
 }
@@ -123,7 +123,7 @@ fn placed(search: &Search<'_>, at: usize, path: usize, others: bool) -> Placed {
     for m in way.steps.iter().flat_map(|s| &s.moves) {
         let Some(slot) = &s.problem.slots[m.value] else { continue };
         let (from, to) = (slot.places[usize::from(m.from)], slot.places[usize::from(m.to)]);
-        let op = search.world.conversion(from, to).map_or("", |o| o.name());
+        let op = search.world.conversion(from, to).map_or_else(String::new, |o| o.name().to_owned());
         let seconds = s.problem.moves[m.value][usize::from(m.from)][usize::from(m.to)];
         collectives.push(Collective { value: f.value_name(m.value), op, seconds });
     }

@@ -135,11 +135,11 @@ pub fn configs(
         let args: Vec<TensorType> = data.args.iter().zip(&places).map(|(a, p)| world.on(f.ty(*a), *p)).collect();
         let stays = |v: &Value| slots[*v].as_ref().is_none_or(|s| s.fixed);
         let owed = data.args.iter().zip(&places).any(|(v, p)| matches!(p, Place::Pending(_)) && stays(v));
-        if owed || !args.iter().all(|t| world.legal(t)) {
+        if owed || !args.iter().all(|t| world.legal(t) && world.divides(t)) {
             continue;
         }
         let Ok(results) = infer_on(op, &args.iter().collect::<Vec<_>>(), &world.mesh) else { continue };
-        if !results.iter().all(|t| world.legal(t)) {
+        if !results.iter().all(|t| world.legal(t) && world.divides(t)) {
             continue;
         }
         // A decode is part of its reader's launch.

@@ -10,8 +10,7 @@ mod meeting;
 mod merge;
 
 use glmc_ir::collective::{Collective, CollectiveKind};
-use glmc_ir::kernel::{Access, Kernel};
-use glmc_ir::op::Op;
+use glmc_ir::kernel::Access;
 use glmc_ir::plan::Step;
 use glmc_ir::ty::TensorType;
 
@@ -30,16 +29,9 @@ pub(crate) struct Exchange {
 impl Exchange {
     /// The exchange that `step` is, if it is one.
     pub(crate) fn of(step: &Step) -> Option<Self> {
-        let op: Op = match &step.kernel {
-            Kernel::AllGather(k) => k.0.clone().into(),
-            Kernel::AllReduce(k) => k.0.clone().into(),
-            Kernel::AllToAll(k) => k.0.clone().into(),
-            Kernel::ReduceScatter(k) => k.0.clone().into(),
-            Kernel::Shard(k) => k.0.clone().into(),
-            _ => return None,
-        };
+        let collective = step.kernel.collective()?;
         let ty = |access| step.args.iter().find(|a| a.access == access).map(|a| a.ty.clone());
-        Some(Exchange { collective: op.collective()?, arg: ty(Access::Read)?, result: ty(Access::Write)? })
+        Some(Exchange { collective, arg: ty(Access::Read)?, result: ty(Access::Write)? })
     }
 
     fn kind(&self) -> CollectiveKind {

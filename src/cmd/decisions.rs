@@ -1,0 +1,89 @@
+//! `decisions.json` of a plan: what the passes decided and what else there was. `compile` writes it, `explain` reads it.
+//! Owns the format and how it is shown; never decides.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use glmc_passes::egraph::Saturated;
+use glmc_passes::pipeline::Compiled;
+use glmc_passes::shard::report::Report;
+use serde::{Deserialize, Serialize};
+
+use crate::error::CliError;
+
+/// The file's name in a plan directory.
+pub(crate) const DECISIONS: &str = "decisions.json";
+
+/// What the passes decided. Times are predicted seconds of one run of a function on the plan's target.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Decisions {
+    /// Optional rewrites made: what `--fuel` counts.
+    pub(crate) rewrites: u64,
+    /// Functions as saturation left them, before anything was placed.
+    pub(crate) functions: Vec<Rewritten>,
+    /// Where everything lies, on several ranks.
+    pub(crate) placement: Option<Report>,
+}
+
+/// What saturation did to a function.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rewritten {
+    pub(crate) name: String,
+    /// Seconds as it was lifted.
+    pub(crate) before: f64,
+    /// Seconds of the program that was taken.
+    pub(crate) after: f64,
+    /// Seconds of the next best programs, the cheapest first.
+    pub(crate) others: Vec<f64>,
+    /// The rules that made the program, with the ops that each made.
+    pub(crate) rules: BTreeMap<String, usize>,
+    /// How the search ended: `Saturated`, or the limit that it hit.
+    pub(crate) end: String,
+    pub(crate) rounds: usize,
+    /// E-nodes at the end.
+    pub(crate) nodes: usize,
+}
+
+impl Rewritten {
+    fn of(s: &Saturated) -> Option<Self> {
+        let (best, others) = s.best.split_first()?;
+        Some(Rewritten {
+            name: s.name.clone(),
+            before: s.before,
+            after: best.cost,
+            others: others.iter().map(|p| p.cost).collect(),
+            rules: best.rules.iter().map(|(rule, n)| ((*rule).to_owned(), *n)).collect(),
+            end: format!("{:?}", s.end),
+            rounds: s.rounds,
+            nodes: s.nodes,
+        })
+    }
+}
+
+impl Decisions {
+    pub(crate) fn of(done: &Compiled) -> Self {
+        Decisions {
+            rewrites: done.rewrites,
+            functions: done.saturated.iter().filter_map(Rewritten::of).collect(),
+            placement: done.sharded.clone(),
+        }
+    }
+
+    /// Those of the plan in `dir`.
+    pub(crate) fn read(dir: &Path) -> Result<Self, CliError> {
+        let text = glmc_runtime::load::read_sealed(dir, DECISIONS)?;
+        serde_json::from_slice(&text).map_err(|e| {
+            let m = format!("is no list of decisions of this version ({e}); compile the model again");
+            CliError::usage("plan-invalid", m).class("plan").of(&dir.join(DECISIONS))
+        })
+    }
+
+    pub(crate) fn to_json(&self) -> Result<Vec<u8>, CliError> {
+        let bug = |e: serde_json::Error| CliError::internal(format!("{DECISIONS}: {e}"));
+        let mut text = serde_json::to_vec_pretty(self).map_err(bug)?;
+        text.push(b'\n');
+        Ok(text)
+    }
+}
