@@ -5,6 +5,7 @@
 mod cli {
     mod contract;
     mod emit;
+    mod explain;
     mod files;
     mod gpu;
     mod hollow;

@@ -32,5 +32,6 @@ mod equivalence {
     mod rules;
     mod script;
     mod small_model;
+    mod validate;
     mod whole;
 }

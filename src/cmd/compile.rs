@@ -15,6 +15,7 @@ use glmc_passes::pipeline;
 use glmc_passes::schedule::EntryInfo;
 use glmc_passes::target::Target;
 
+use super::check::{self, Check};
 use super::decisions::{DECISIONS, Decisions};
 use super::figures::{self, Figures};
 use super::{human_bytes, print_json, print_line, print_text, targets};
@@ -32,6 +33,7 @@ pub(crate) struct Compiled {
     target: Target,
     graph: String,
     decisions: Decisions,
+    checked: Option<Check>,
     tokenizer: String,
     template: Option<String>,
     timings: Vec<Timing>,
@@ -42,7 +44,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), CliError> {
     let stage = emit_stage(args)?;
     plan_dir::check_place(&args.output)?;
     let progress = Stage::begin("compiling", args.json);
-    let compiled = compile(&args.model, &args.sizes, args.tune_ctx, stage)?;
+    let compiled = compile_checked(&args.model, &args.sizes, args.tune_ctx, stage, args.check)?;
     compiled.write(&args.output)?;
     progress.end();
     report(args, &compiled, start.elapsed().as_secs_f64())
@@ -61,6 +63,17 @@ fn emit_stage(args: &CompileArgs) -> Result<Option<&str>, CliError> {
 
 /// Compiles a model for steps that see `tune_ctx` positions; `emit` prints the IR of a stage on the way.
 pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option<&str>) -> Result<Compiled, CliError> {
+    compile_checked(path, sizes, tune_ctx, emit, false)
+}
+
+/// The same; `check` validates every pass first.
+fn compile_checked(
+    path: &Path,
+    sizes: &SizeArgs,
+    tune_ctx: u64,
+    emit: Option<&str>,
+    check: bool,
+) -> Result<Compiled, CliError> {
     let target = targets::find(sizes.target.as_deref().unwrap_or("cpu"))?;
     let set = open(path)?;
     let model = Model::load(&set)?;
@@ -81,7 +94,9 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option
         }
     };
     let mut module = |stage: &str, m: &Module| show(stage, &|| print_module(m));
-    let done = pipeline::run(lifted.module, &entries, &Machine::new(&target, tune_ctx), sizes.fuel, &mut module)
+    let machine = Machine::new(&target, tune_ctx);
+    let checked = check.then(|| check::run(&lifted.module, &entries, &machine, sizes.fuel)).transpose()?;
+    let done = pipeline::run(lifted.module, &entries, &machine, sizes.fuel, &mut module)
         .map_err(|e| CliError::internal(e.to_string()))?;
     show(pipeline::LOWER, &|| print_lowered(&done.module, &done.lowered));
     let decisions = Decisions::of(&done);
@@ -112,6 +127,7 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option
         target,
         graph: print_module(&done.module),
         decisions,
+        checked: checked.map(|c| c.against(&done.saturated)),
         tokenizer: model.tokenizer.json,
         template: model.templates.default,
         timings,
@@ -263,6 +279,7 @@ fn report(args: &CompileArgs, c: &Compiled, seconds: f64) -> Result<(), CliError
             "bytes_per_token": figures.bytes,
             "tune_ctx": args.tune_ctx,
             "predicted": figures.predicted_json(),
+            "checked": c.checked.as_ref().map(Check::json),
             "seconds": seconds,
             "passes": c.timings.iter().map(|t| serde_json::json!({ "name": t.name, "seconds": t.time.as_secs_f64() })).collect::<Vec<_>>(),
         }));
@@ -283,6 +300,9 @@ fn report(args: &CompileArgs, c: &Compiled, seconds: f64) -> Result<(), CliError
     }
     if c.kernels() == Some(false) {
         print_line("  kernels are compiled at the first run")?;
+    }
+    for line in c.checked.iter().flat_map(Check::lines) {
+        print_line(&line)?;
     }
     print_line(&format!("  verified; {seconds:.2} s"))
 }

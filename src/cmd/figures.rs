@@ -147,7 +147,7 @@ pub(crate) fn step_lines(c: &PhaseCost) -> [String; 2] {
 }
 
 /// `12.3 ms` and the like.
-fn human_seconds(s: f64) -> String {
+pub(crate) fn human_seconds(s: f64) -> String {
     match s {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),

@@ -38,10 +38,9 @@ pub(super) fn compile_for(path: &Path, options: &LiftOptions, target: &Target) -
         lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
     let mut stages = Vec::new();
     let on = Machine::new(target, glmc_passes::cost::TUNE_CTX);
-    let done = pipeline::run(lifted.module, &entries, &on, None, &mut |name, m| {
-        stages.push((name.to_owned(), m.clone()))
-    })
-    .map_err(|e| e.to_string())?;
+    let done =
+        pipeline::run(lifted.module, &entries, &on, None, &mut |name, m| stages.push((name.to_owned(), m.clone())))
+            .map_err(|e| e.to_string())?;
     let files = set.parts().iter().map(|p| std::fs::read(p.path())).collect::<Result<_, _>>();
     let files = Files(files.map_err(|e| e.to_string())?);
     let mut plan = wrap(&done.module, done.scheduled, &files);

@@ -4,11 +4,13 @@
 
 mod collective;
 mod phase;
+mod step;
 #[cfg(test)]
 mod tests;
 
 pub use collective::{CollectiveCost, Exchange, Form, collective};
 pub use phase::{PhaseCost, TokenBytes, bytes_per_token, decode, local_bytes, phase_costs};
+pub use step::{Bound, StepCost, step_costs};
 
 use std::ops::AddAssign;
 

@@ -318,7 +318,9 @@ impl<'a> PlanInterp<'a> {
                     self.files.read(s, &mut bytes)?;
                 }
                 let held = Tensor::from_bytes(local.elem, shape, &bytes);
-                held.map_err(|e| if self.rules == Rules::Ignored { EvalError::new(format!("reads poison: {e}")) } else { e })
+                held.map_err(|e| {
+                    if self.rules == Rules::Ignored { EvalError::new(format!("reads poison: {e}")) } else { e }
+                })
             }
             Mem::State(s) => part(self.states.get(s.as_u32() as usize)),
             Mem::Param(p) => part(run.params.get(p.as_u32() as usize)),

@@ -101,6 +101,9 @@ impl World<'_> {
     /// Copies that differ (where no rule is kept, the first one counts), parts of other shapes than the type means.
     pub(crate) fn whole(&self, parts: Vec<Tensor>, ty: &TensorType) -> Result<Tensor, EvalError> {
         let (mut parts, mut ty) = (parts, ty.clone());
+        if self.rules == Rules::Ignored {
+            parts = (0..).zip(&parts).map(|(r, t)| seen_as(t, &self.local(&ty, r)?)).collect::<Result<_, _>>()?;
+        }
         let axes: Vec<_> = ty.dims.iter().filter_map(|d| d.axis().cloned()).collect();
         let merge = ty.pending.iter().map(|(_, a)| (CollectiveKind::AllReduce, a.clone()));
         let joins = axes.into_iter().map(|a| (CollectiveKind::AllGather, a));

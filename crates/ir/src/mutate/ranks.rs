@@ -27,7 +27,8 @@ pub fn reorder(plan: &Plan, seed: u64) -> Option<Reordered> {
         matches!(k, Kernel::AllReduce(_) | Kernel::AllGather(_) | Kernel::ReduceScatter(_) | Kernel::AllToAll(_))
     };
     let at = |p: &Phase| (0..p.steps.len()).filter(|i| meets(&p.steps[*i].kernel)).collect::<Vec<_>>();
-    let phases: Vec<(&Phase, Vec<usize>)> = plan.phases.iter().map(|p| (p, at(p))).filter(|(_, s)| s.len() > 1).collect();
+    let phases: Vec<(&Phase, Vec<usize>)> =
+        plan.phases.iter().map(|p| (p, at(p))).filter(|(_, s)| s.len() > 1).collect();
     let (phase, steps) = &phases[random.below(phases.len())?];
     let first = random.below(steps.len() - 1)?;
     let rank = random.below(plan.target.ranks as usize)?;
@@ -37,8 +38,7 @@ pub fn reorder(plan: &Plan, seed: u64) -> Option<Reordered> {
 impl Mutator {
     /// A phase and a merge in it.
     fn merge(&mut self) -> Option<(usize, usize)> {
-        let merges = |p: &Phase| (0..p.steps.len()).filter(|i| matches!(p.steps[*i].kernel, Kernel::AllReduce(_)));
-        self.site(|p| merges(p).collect())
+        self.site(|p| (0..p.steps.len()).filter(|i| matches!(p.steps[*i].kernel, Kernel::AllReduce(_))).collect())
     }
 
     pub(super) fn drop_reduce(&mut self) -> Option<()> {

@@ -68,20 +68,20 @@ pub struct TokenBytes {
 }
 
 /// One argument of a launch: what is moved of the global value.
-struct Moved<'a> {
-    mem: Mem,
-    ty: &'a TensorType,
-    bytes: u64,
+pub(super) struct Moved<'a> {
+    pub(super) mem: Mem,
+    pub(super) ty: &'a TensorType,
+    pub(super) bytes: u64,
 }
 
 /// What a launch moves and computes, on all ranks together as if no value were held twice.
-struct Launch<'a> {
-    moved: Vec<Moved<'a>>,
-    flops: u64,
-    unit: Unit,
+pub(super) struct Launch<'a> {
+    pub(super) moved: Vec<Moved<'a>>,
+    pub(super) flops: u64,
+    pub(super) unit: Unit,
 }
 
-fn launch<'a>(step: &'a Step, syms: &SymValues, target: &Target) -> Result<Launch<'a>, Diagnostic> {
+pub(super) fn launch<'a>(step: &'a Step, syms: &SymValues, target: &Target) -> Result<Launch<'a>, Diagnostic> {
     let inputs: Vec<_> = step.args.iter().filter(|a| a.access != Access::Write).collect();
     let global: Vec<TensorType> = inputs.iter().map(|a| strip(&a.ty)).collect();
     let types: Vec<&TensorType> = global.iter().collect();
@@ -103,11 +103,11 @@ fn launch<'a>(step: &'a Step, syms: &SymValues, target: &Target) -> Result<Launc
 }
 
 /// The axes that cut a value.
-fn axes(ty: &TensorType) -> impl Iterator<Item = &Axis> {
+pub(super) fn axes(ty: &TensorType) -> impl Iterator<Item = &Axis> {
     ty.dims.iter().filter_map(|d| d.split.as_ref().map(|s| &s.axis))
 }
 
-fn ways<'a>(mesh: &IndexMap<Axis, u64>, axes: impl Iterator<Item = &'a Axis>) -> u64 {
+pub(super) fn ways<'a>(mesh: &IndexMap<Axis, u64>, axes: impl Iterator<Item = &'a Axis>) -> u64 {
     let mut distinct: Vec<&Axis> = axes.collect();
     distinct.sort();
     distinct.dedup();
@@ -126,7 +126,7 @@ fn weight_bytes(w: &Recipe, rank: usize, bytes: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-fn on_rank(plan: &Plan, m: &Moved<'_>, rank: usize) -> Bytes {
+pub(super) fn on_rank(plan: &Plan, m: &Moved<'_>, rank: usize) -> Bytes {
     match m.mem {
         Mem::Weight(w) => Bytes { weights: weight_bytes(&plan.weights[w], rank, m.bytes), ..Bytes::default() },
         Mem::State(_) => Bytes { caches: local_bytes(m.ty, m.bytes, &plan.mesh), ..Bytes::default() },
@@ -135,7 +135,7 @@ fn on_rank(plan: &Plan, m: &Moved<'_>, rank: usize) -> Bytes {
 }
 
 /// The symbols of `phase` at a nominal context: as many visible positions, everything else at its bound.
-fn nominal(phase: &Phase, tune_ctx: u64) -> (SymValues, u64) {
+pub(super) fn nominal(phase: &Phase, tune_ctx: u64) -> (SymValues, u64) {
     let mut syms = phase.bounds();
     let context = syms.get(&"S".into()).map_or(tune_ctx, |bound| bound.min(tune_ctx.max(1)));
     if syms.get(&"S".into()).is_some() {

@@ -63,9 +63,14 @@ pub(crate) fn exchange(
                 let together = match world.rules {
                     Rules::Kept => together,
                     Rules::Ignored => {
+                        // Whole along what was split over the axis, and along what is to be.
                         let mut whole = world.local(arg, rank)?;
-                        let extent = |d: usize| result.dims.get(d).map(|d| Dim { split: None, ..d.clone() });
-                        whole.dims.get_mut(dim).zip(extent(dim)).map(|(to, d)| *to = d);
+                        for (d, to) in whole.dims.iter_mut().enumerate() {
+                            let of = if d == dim { result.dims.get(d) } else { arg.dims.get(d) };
+                            if let Some(of) = of.filter(|_| d == dim || arg.dims[d].axis() == Some(&c.axis)) {
+                                *to = Dim { split: None, ..of.clone() };
+                            }
+                        }
                         seen_as(&together, &world.bound(whole))?
                     }
                 };

@@ -80,20 +80,20 @@ pub(super) fn as_the_op_sees(op: &Op, types: &[&TensorType]) -> Vec<TensorType> 
     out
 }
 
-/// Local types that agree on each dim's size: stored blocks have the say, then earlier operands. So a kernel takes its
-/// sizes from one operand and walks the others by them.
-pub(super) fn agreed(rule: &DimRule, local: &mut [TensorType]) {
-    let mut size: Vec<Option<u64>> = vec![None; rule.roles.len()];
+/// Local types that agree on the size of each dim that is one dim of one size in the whole: stored blocks have the say,
+/// then earlier operands. So a kernel takes its sizes from one operand and walks the others by them.
+pub(super) fn agreed(rule: &DimRule, types: &[&TensorType], local: &mut [TensorType]) {
+    let mut sizes: Vec<(usize, &Extent, Option<u64>)> = Vec::new();
     let stored = |t: &TensorType| matches!(t.elem, Elem::Quant(_));
     let mut order: Vec<usize> = (0..local.len()).collect();
     order.sort_by_key(|i| !stored(&local[*i]));
     for i in order {
-        let Some(labels) = rule.args.get(i) else { continue };
-        for (dim, label) in local[i].dims.iter_mut().zip(labels) {
+        let (Some(labels), Some(ty)) = (rule.args.get(i), types.get(i)) else { continue };
+        for ((dim, whole), label) in local[i].dims.iter_mut().zip(&ty.dims).zip(labels) {
             let n = dim.extent.as_const();
-            match size[*label] {
-                None => size[*label] = n,
-                Some(m) if n != Some(m) => *dim = Dim::new(m),
+            match sizes.iter().find(|(l, e, _)| l == label && e.same_size(&whole.extent)) {
+                None => sizes.push((*label, &whole.extent, n)),
+                Some((_, _, Some(m))) if n != Some(*m) => *dim = Dim::new(*m),
                 Some(_) => {}
             }
         }

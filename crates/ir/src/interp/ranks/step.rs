@@ -52,7 +52,7 @@ pub(crate) fn eval_on(
     let seen: Vec<Tensor>;
     let seen_refs: Vec<&Tensor>;
     let args = if ignored {
-        agreed(&rule, &mut local);
+        agreed(&rule, types, &mut local);
         seen = local.iter().zip(args).map(|(l, t)| seen_as(t, l)).collect::<Result<_, _>>()?;
         seen_refs = seen.iter().collect();
         seen_refs.as_slice()

@@ -93,7 +93,9 @@ fn named(plan: &Plan, w: &Recipe, rank: usize, m: String) -> Diagnostic {
     let block = w.ty.elem.block().1;
     let inside = |s: &Slice| {
         let from = s.offset.wrapping_sub(w.span.offset);
-        !from.is_multiple_of(block) || !s.bytes.is_multiple_of(block) || (s.count > 1 && !s.stride.is_multiple_of(block))
+        !from.is_multiple_of(block)
+            || !s.bytes.is_multiple_of(block)
+            || (s.count > 1 && !s.stride.is_multiple_of(block))
     };
     if found.iter().any(inside) {
         let help = format!("{} is stored in blocks of {block} bytes: cut between them", w.ty.elem);
