@@ -24,16 +24,20 @@ const OFFERED: usize = 8;
 #[derive(Serialize)]
 struct Told {
     value: String,
-    /// The function of the layer kind it belongs to.
-    function: Option<String>,
-    /// The rule that made it, if one did.
+    phases: Vec<InPhase>,
+}
+
+/// The function that a value belongs to: that of its layer's kind, in one phase.
+#[derive(Serialize)]
+struct Home {
+    function: String,
+    /// The rule that made the value, if one did.
     rule: Option<String>,
     /// Rules that made the function's program, with the ops that each made.
-    function_rules: Vec<(String, usize)>,
-    /// The function's predicted seconds before and after saturation.
-    function_seconds: Option<(f64, f64)>,
+    rules: Vec<(String, usize)>,
+    /// The function's predicted seconds as lifted and after saturation.
+    seconds: Option<(f64, f64)>,
     placement: Option<Placement>,
-    phases: Vec<InPhase>,
 }
 
 #[derive(Serialize)]
@@ -49,6 +53,7 @@ struct Placement {
 #[derive(Serialize)]
 struct InPhase {
     phase: String,
+    home: Option<Home>,
     /// What it is: `buffer`, `weight`, `cache` or `parameter`.
     kind: &'static str,
     id: String,
@@ -96,44 +101,49 @@ pub(super) fn run(
 
 fn tell(args: &ExplainArgs, value: &str, plan: &Plan, target: &Target, d: &Decisions) -> Result<Told, CliError> {
     let mut phases = Vec::new();
+    let mut module = None;
     for phase in &plan.phases {
-        let costs = || step_costs(plan, phase, target, args.tune_ctx, 0);
         let found = memories(plan, phase, value);
         if found.is_empty() {
             continue;
         }
-        let costs = costs().map_err(|e| CliError::internal(e.to_string()))?;
-        phases.extend(found.into_iter().map(|mem| in_phase(plan, phase, mem, &costs)));
+        if module.is_none() {
+            module = Some(graph(&args.path)?);
+        }
+        let costs = step_costs(plan, phase, target, args.tune_ctx, 0);
+        let costs = costs.map_err(|e| CliError::internal(e.to_string()))?;
+        for mem in found {
+            let mut told = in_phase(plan, phase, mem, &costs);
+            told.home = module.as_ref().and_then(|m| home(m, &phase.name, value, d));
+            phases.push(told);
+        }
     }
     if phases.is_empty() {
         return Err(unknown(plan, value, &args.path));
     }
-    let module = graph(&args.path)?;
-    let function = function_of(&module, value);
-    let own = value.rsplit_once('.').map_or(value, |(_, own)| own);
-    let own_name = |label: &str| value.strip_prefix(label).and_then(|v| v.strip_prefix('.')).unwrap_or(own);
-    let (name, local) = match &function {
-        Some((name, label)) => (Some(name.clone()), own_name(label).to_owned()),
-        None => (None, value.to_owned()),
-    };
-    let before_placement = name.as_deref().map(|n| n.split(".placed").next().unwrap_or(n));
-    let rewritten = d.functions.iter().find(|f| Some(f.name.as_str()) == before_placement);
-    let placed = d.placement.iter().flat_map(|p| &p.functions);
-    let placed = placed.filter(|f| Some(f.name.as_str()) == before_placement).flat_map(|f| &f.values);
+    Ok(Told { value: value.into(), phases })
+}
+
+/// What is known of the function that makes `value` in a phase.
+fn home(m: &Module, entry: &str, value: &str, d: &Decisions) -> Option<Home> {
+    let (function, label) = function_of(m, entry, value)?;
+    let local = value.strip_prefix(label.as_str()).map_or(value, |v| v.trim_start_matches('.'));
+    // A function that is placed in several ways has a number behind its name.
+    let lifted = function.split(".placed").next().unwrap_or(&function);
+    let rewritten = d.functions.iter().find(|f| f.name == lifted);
+    let placed = d.placement.iter().flat_map(|p| &p.functions).filter(|f| f.name == lifted).flat_map(|f| &f.values);
     let placement = placed.filter(|v| v.value == local || v.value == value).map(|v| Placement {
         ty: v.ty.clone(),
         seconds: v.seconds,
         next: v.others.first().map(|o| (o.ty.clone(), o.seconds)),
     });
     let placement = placement.into_iter().next();
-    Ok(Told {
-        value: value.into(),
-        rule: rewritten.and_then(|r| r.made.get(&local)).cloned(),
-        function_rules: rewritten.iter().flat_map(|r| &r.rules).map(|(r, n)| (r.clone(), *n)).collect(),
-        function_seconds: rewritten.map(|r| (r.before, r.after)),
-        function: name,
+    Some(Home {
+        rule: rewritten.and_then(|r| r.made.get(local)).cloned(),
+        rules: rewritten.iter().flat_map(|r| &r.rules).map(|(r, n)| (r.clone(), *n)).collect(),
+        seconds: rewritten.map(|r| (r.before, r.after)),
         placement,
-        phases,
+        function,
     })
 }
 
@@ -145,23 +155,20 @@ fn graph(dir: &Path) -> Result<Module, CliError> {
     parse_module(&text).map_err(|d| refuse(format!("{d}; compile the model again")))
 }
 
-/// The function that makes a value of this name, with the label of its call; the entry itself for a value of no layer.
-fn function_of(m: &Module, value: &str) -> Option<(String, String)> {
-    let mut best: Option<(String, String)> = None;
-    for (_, f) in m.entries() {
-        for i in &f.body {
-            let InstKind::Call { func, label } = &f.insts[*i].kind else { continue };
-            let inside = value.strip_prefix(label.as_str()).is_some_and(|rest| rest.starts_with('.'));
-            if inside && best.as_ref().is_none_or(|(_, l)| label.len() > l.len()) {
-                best = m.funcs.get(*func).map(|f| (f.name.clone(), label.clone()));
-            }
-        }
+/// The function that makes a value of this name in an entry, with the label of its call; the entry itself for a value of
+/// no layer.
+fn function_of(m: &Module, entry: &str, value: &str) -> Option<(String, String)> {
+    let f = &m.funcs[m.func_named(entry)?];
+    let calls = f.body.iter().filter_map(|i| match &f.insts[*i].kind {
+        InstKind::Call { func, label } => Some((*func, label)),
+        InstKind::Op(_) => None,
+    });
+    let inside = |label: &str| value.strip_prefix(label).is_some_and(|rest| rest.starts_with('.'));
+    let best = calls.filter(|(_, label)| inside(label)).max_by_key(|(_, label)| label.len());
+    match best {
+        Some((func, label)) => m.funcs.get(func).map(|f| (f.name.clone(), label.clone())),
+        None => f.values.values().any(|v| v.name.as_deref() == Some(value)).then(|| (f.name.clone(), String::new())),
     }
-    let of_entry = |(_, f): (_, &glmc_ir::graph::Function)| {
-        let named = f.values.values().any(|v| v.name.as_deref() == Some(value));
-        named.then(|| (f.name.clone(), String::new()))
-    };
-    best.or_else(|| m.entries().find_map(of_entry))
 }
 
 /// What is called `value` in a phase: buffers, and weights, caches and parameters that a step of it names.
@@ -216,6 +223,7 @@ fn in_phase(plan: &Plan, phase: &Phase, mem: Mem, costs: &[StepCost]) -> InPhase
     };
     InPhase {
         phase: phase.name.clone(),
+        home: None,
         kind,
         id: mem.to_string(),
         ty: ty.to_string(),
@@ -246,29 +254,27 @@ fn unknown(plan: &Plan, value: &str, dir: &Path) -> CliError {
 }
 
 fn lines(t: &Told) -> Vec<String> {
-    let mut out = vec![t.value.clone()];
-    if let Some(f) = &t.function {
-        let seconds = t.function_seconds.map_or_else(String::new, |(before, after)| {
-            format!(": {} as lifted, {} after saturation", human_seconds(before), human_seconds(after))
-        });
-        out.push(format!("  in @{f}{seconds}"));
+    std::iter::once(t.value.clone()).chain(t.phases.iter().flat_map(phase_lines)).collect()
+}
+
+fn home_lines(h: &Home) -> Vec<String> {
+    let seconds = h.seconds.map_or_else(String::new, |(before, after)| {
+        format!(": {} as lifted, {} after saturation", human_seconds(before), human_seconds(after))
+    });
+    let mut out = vec![format!("    in @{}{seconds}", h.function)];
+    out.push(match &h.rule {
+        Some(r) => format!("    made by rule `{r}`"),
+        None => "    as the model says: no rule made it".into(),
+    });
+    if !h.rules.is_empty() {
+        let rules: Vec<String> = h.rules.iter().map(|(r, n)| format!("{r} {n}")).collect();
+        out.push(format!("    rules in its function: {}", rules.join(", ")));
     }
-    match &t.rule {
-        Some(r) => out.push(format!("  made by rule `{r}`")),
-        None => out.push("  as the model says: no rule made it".into()),
-    }
-    if !t.function_rules.is_empty() {
-        let rules: Vec<String> = t.function_rules.iter().map(|(r, n)| format!("{r} {n}")).collect();
-        out.push(format!("  rules in its function: {}", rules.join(", ")));
-    }
-    if let Some(p) = &t.placement {
+    if let Some(p) = &h.placement {
         let next = p.next.as_ref().map_or_else(String::new, |(ty, s)| {
             format!("; next best {ty}: {} more", human_seconds((s - p.seconds).max(0.0)))
         });
-        out.push(format!("  placed as {}{next}", p.ty));
-    }
-    for p in &t.phases {
-        out.extend(phase_lines(p));
+        out.push(format!("    placed as {}{next}", p.ty));
     }
     out
 }
@@ -277,6 +283,7 @@ fn phase_lines(p: &InPhase) -> Vec<String> {
     let most = p.bytes.iter().copied().max().unwrap_or(0);
     let mut out =
         vec![format!("  phase {}: {} {} {}, {} on the fullest rank", p.phase, p.kind, p.id, p.ty, human_bytes(most))];
+    out.extend(p.home.iter().flat_map(home_lines));
     let mut parts = p.ranks.clone();
     parts.dedup();
     match parts.as_slice() {

@@ -31,6 +31,9 @@ fn a_value_is_explained_in_every_phase() {
                 assert!(at["cost"]["seconds"].as_f64().is_some_and(|s| s > 0.0), "{at}");
             }
             if p["kind"] == "buffer" {
+                let function = p["home"]["function"].as_str().unwrap();
+                assert!(function.starts_with(p["phase"].as_str().unwrap()), "{function}: {p}");
+                assert!(!p["home"]["rules"].as_array().unwrap().is_empty(), "{p}");
                 assert!(p["offset"].is_number() && p["life"].is_array() && p["bytes"][0].as_u64() > Some(0), "{p}");
             }
         }

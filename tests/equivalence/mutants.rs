@@ -64,7 +64,7 @@ fn every_mutant_of_a_shipped_models_plan_that_counts_is_refused() {
     let right = interpret(&c.plan, Arith::Real, &c.files).unwrap_or_else(|e| panic!("{e}"));
     assert!(right.iter().all(|x| x.is_finite()) && right.iter().any(|x| x.abs() > 1.0));
     let (mut table, mut total, mut survivors) = (String::new(), 0, Vec::new());
-    for k in MutantClass::ALL {
+    for k in MutantClass::ALL.into_iter().filter(|k| !MutantClass::ON_RANKS.contains(k)) {
         let (line, counted, lived) = class(&c.plan, &c.files, &right, k);
         table += &line;
         total += counted;

@@ -19,7 +19,7 @@ use crate::run::{Files, Rng};
 
 /// Mutants that are counted for each class, and seeds that are tried for them.
 const WANTED: usize = 12;
-const SEEDS: u64 = 160;
+const SEEDS: u64 = 320;
 
 /// Eight ranks whose links cost nothing, so that everything is split that can be.
 fn target() -> Target {

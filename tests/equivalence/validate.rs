@@ -84,8 +84,8 @@ fn a_stand_in_keeps_kinds_and_types() {
         assert_eq!(elems(a), elems(b), "@{}", a.name);
     }
     let bytes = |m: &Module| m.weights.values().map(|w| w.span.bytes).sum::<u64>();
-    assert!(bytes(&small) < bytes(&m), "{} and {}", bytes(&small), bytes(&m));
-    assert!(sizes.0.iter().all(|(full, small)| small <= full || *full <= 64), "{sizes:?}");
+    assert!(bytes(&small) <= bytes(&m), "{} and {}", bytes(&small), bytes(&m));
+    assert!(sizes.0.iter().all(|(full, small)| small <= full), "{sizes:?}");
 }
 
 /// A pass that is wrong in one place: every residual sum adds its first operand twice.

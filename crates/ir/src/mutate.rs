@@ -54,6 +54,9 @@ pub enum MutantClass {
 }
 
 impl MutantClass {
+    /// Those that plans of one rank have no site for.
+    pub const ON_RANKS: [MutantClass; 3] = [MutantClass::DropReduce, MutantClass::DoubleReduce, MutantClass::CutBlock];
+
     /// Every class.
     pub const ALL: [MutantClass; 16] = [
         MutantClass::SwapShards,

@@ -15,6 +15,8 @@ use glmc_ir::ty::{Dim, Extent, SymValues, TensorType};
 
 /// Sizes up to this one are kept: they count tokens, chosen experts, groups.
 const KEPT: u64 = 8;
+/// Most elements of a stand-in's weight: more take an interpreter too long.
+const MOST: u64 = 1 << 26;
 
 /// Which size stands for which.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -85,40 +87,76 @@ fn choose(m: &Module) -> Sizes {
         }
     }
     let (products, sums) = (products(m), sums(m));
-    let (mut out, mut last) = (Sizes::default(), KEPT);
+    let mut small = Small { all: &all, sums: &sums, of: Sizes::default() };
+    let mut last = KEPT;
     for (n, g) in &all {
-        let small = if *n <= KEPT { *n } else { (last + 1).next_multiple_of(*g) };
-        last = last.max(small);
-        out.0.insert(*n, small);
+        // No size grows: what is small already stays.
+        let chosen = if *n <= KEPT { *n } else { (last + 1).next_multiple_of(*g).min(*n) };
+        last = last.max(chosen);
+        small.of.0.insert(*n, chosen);
     }
-    // A part may have to grow until its whole has whole blocks; products may be parts of sums, and sums of products.
+    // Products may be parts of sums, and sums of products.
     for _ in 0..4 {
-        for (whole, pieces) in &sums {
-            let g = all.get(whole).copied().unwrap_or(1);
-            let of = |out: &Sizes| pieces.iter().map(|p| out.of(*p)).sum::<u64>();
-            let missing = of(&out).next_multiple_of(g) - of(&out);
-            if let Some(largest) = pieces.iter().max() {
-                let grown = out.of(*largest) + missing;
-                out.0.insert(*largest, grown);
-            }
-            let small = of(&out);
-            out.0.insert(*whole, small);
+        for whole in sums.keys() {
+            small.sum(*whole, small.granule(*whole));
         }
         for (whole, factors) in &products {
-            let g = all.get(whole).copied().unwrap_or(1);
-            let of = |out: &Sizes| factors.iter().map(|f| out.of(*f)).product::<u64>();
-            // What a sum says is not for a product to change.
-            if let Some(free) = factors.iter().filter(|f| !sums.contains_key(f)).max()
-                && !of(&out).is_multiple_of(g)
-            {
-                let grown = out.of(*free).next_multiple_of(g);
-                out.0.insert(*free, grown);
-            }
-            let small = of(&out);
-            out.0.insert(*whole, small);
+            small.product(*whole, factors);
         }
     }
-    out
+    small.of
+}
+
+/// Small sizes on their way to fit each other.
+struct Small<'a> {
+    /// What the small size of each must be a multiple of.
+    all: &'a BTreeMap<u64, u64>,
+    sums: &'a BTreeMap<u64, Vec<u64>>,
+    of: Sizes,
+}
+
+impl Small<'_> {
+    fn granule(&self, n: u64) -> u64 {
+        self.all.get(&n).copied().unwrap_or(1)
+    }
+
+    /// Sets a joined dim to the sum of its pieces, the largest of which grows until the sum is a multiple of `g`.
+    fn sum(&mut self, whole: u64, g: u64) {
+        let Some(pieces) = self.sums.get(&whole) else { return };
+        let largest = pieces.iter().copied().max().unwrap_or(1);
+        let times = pieces.iter().filter(|p| **p == largest).count() as u64;
+        let now: u64 = pieces.iter().map(|p| self.of.of(*p)).sum();
+        let step = self.granule(largest).clamp(1, KEPT);
+        if let Some(more) = (0..=g).map(|k| k * step).find(|k| (now + times * k).is_multiple_of(g)) {
+            let grown = self.of.of(largest) + more;
+            self.of.0.insert(largest, grown);
+            self.of.0.insert(whole, now + times * more);
+        }
+    }
+
+    /// Sets a size to the product of others, the largest of which grows until the product has whole blocks.
+    fn product(&mut self, whole: u64, factors: &[u64]) {
+        let product = |of: &Sizes| factors.iter().map(|f| of.of(*f)).product::<u64>();
+        let largest = factors.iter().copied().max().unwrap_or(1);
+        let rest = product(&self.of) / self.of.of(largest).max(1);
+        let need = self.granule(whole) / gcd(self.granule(whole), rest);
+        if self.sums.contains_key(&largest) {
+            self.sum(largest, lcm(need, self.granule(largest)));
+        } else {
+            let grown = self.of.of(largest).next_multiple_of(lcm(need, self.granule(largest)));
+            self.of.0.insert(largest, grown);
+        }
+        let now = product(&self.of);
+        self.of.0.insert(whole, now);
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a.max(1) } else { gcd(b, a % b) }
+}
+
+fn lcm(a: u64, b: u64) -> u64 {
+    a / gcd(a, b) * b
 }
 
 /// Sizes of dims that are joined from pieces somewhere.
@@ -251,15 +289,20 @@ fn thin(m: &Module, f: &mut Function) {
 /// The stand-in of `m`, and its sizes.
 ///
 /// # Errors
-/// An op whose small operands do not fit each other: a relation between sizes that is not known here.
+/// An op whose small operands do not fit each other: a relation between sizes that is not known here. `no-stand-in`: a
+/// weight that stays too large, or has no whole blocks.
 pub fn shrink(m: &Module) -> Result<(Module, Sizes), Diagnostic> {
     let thin = thinned(m);
     let sizes = choose(&thin);
     let mut out = Module { name: thin.name.clone(), mesh: thin.mesh.clone(), ..Module::default() };
     out.syms = thin.syms.iter().map(|(s, n)| (s.clone(), sizes.of(*n))).collect();
     let mut offset = 0;
+    let refused = |m: String| Diagnostic::new("no-stand-in", m);
     for w in thin.weights.values() {
         let ty = sizes.ty(&w.ty);
+        if ty.elems(&SymValues::default()).is_none_or(|n| n > MOST) {
+            return Err(refused(format!("{ty}, which stands for {}, has more than {MOST} elements", w.ty)));
+        }
         let bytes = ty.bytes(&SymValues::default());
         let bytes =
             bytes.ok_or_else(|| Diagnostic::new("no-stand-in", format!("{ty} is no whole number of blocks")))?;
