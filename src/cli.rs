@@ -102,6 +102,9 @@ pub(crate) struct CompileArgs {
     /// Print the IR after a pass: `after=PASS`, or `all`
     #[arg(long, value_name = "STAGE", conflicts_with = "json")]
     pub(crate) emit: Option<String>,
+    /// Run every pass again on small dims and compare what the functions compute before and after; exit 5 if they differ
+    #[arg(long)]
+    pub(crate) check: bool,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -176,6 +179,11 @@ pub(crate) struct InspectArgs {
 pub(crate) struct ExplainArgs {
     /// Plan directory
     pub(crate) path: PathBuf,
+    /// A value, weight or cache to explain alone, such as `blk.3.q`
+    pub(crate) value: Option<String>,
+    /// Write one self-contained page
+    #[arg(long, value_name = "FILE", conflicts_with = "value")]
+    pub(crate) html: Option<PathBuf>,
     /// Visible positions that steps are costed at
     #[arg(long, value_name = "N", default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) tune_ctx: u64,

@@ -71,7 +71,7 @@ impl CliError {
         match self.class {
             "usage" => 2,
             "device" => 4,
-            "selftest" => 5,
+            "selftest" | "verification" => 5,
             "internal" => 1,
             _ => 3,
         }

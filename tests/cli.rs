@@ -7,6 +7,7 @@ mod cli {
     mod cache;
     mod contract;
     mod emit;
+    mod explain;
     mod files;
     mod gpu;
     mod hollow;

@@ -27,10 +27,12 @@ mod equivalence {
     mod placed;
     mod rank_files;
     mod rank_models;
+    mod rank_mutants;
     mod rank_run;
     mod rule_cases;
     mod rules;
     mod script;
     mod small_model;
+    mod validate;
     mod whole;
 }

@@ -16,6 +16,7 @@ use glmc_passes::schedule::EntryInfo;
 use glmc_passes::target::Target;
 use glmc_runtime::text::Tokenizer;
 
+use super::check::{self, Check};
 use super::decisions::{DECISIONS, Decisions};
 use super::figures::{self, Figures};
 use super::{human_bytes, print_json, print_line, print_text, targets};
@@ -35,6 +36,7 @@ pub(crate) struct Compiled {
     target: Target,
     graph: String,
     decisions: Decisions,
+    checked: Option<Check>,
     tokenizer: String,
     template: Option<String>,
     timings: Vec<Timing>,
@@ -46,7 +48,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), CliError> {
     let output = plan_dir::named(&args.output)?;
     plan_dir::check_place(&output)?;
     let progress = Stage::begin("compiling", args.json);
-    let compiled = compile(&args.model, &args.sizes, args.tune_ctx, stage)?;
+    let compiled = compile_checked(&args.model, &args.sizes, args.tune_ctx, stage, args.check)?;
     compiled.write(&output)?;
     progress.end();
     report(args, &compiled, start.elapsed().as_secs_f64())
@@ -65,6 +67,17 @@ fn emit_stage(args: &CompileArgs) -> Result<Option<&str>, CliError> {
 
 /// Compiles a model for steps that see `tune_ctx` positions; `emit` prints the IR of a stage on the way.
 pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option<&str>) -> Result<Compiled, CliError> {
+    compile_checked(path, sizes, tune_ctx, emit, false)
+}
+
+/// The same; `check` validates every pass first.
+fn compile_checked(
+    path: &Path,
+    sizes: &SizeArgs,
+    tune_ctx: u64,
+    emit: Option<&str>,
+    check: bool,
+) -> Result<Compiled, CliError> {
     let target = targets::find(sizes.target.as_deref().unwrap_or("cpu"))?;
     let set = open(path)?;
     let paths = set.parts().iter().map(lossless_path).collect::<Result<Vec<_>, _>>()?;
@@ -78,7 +91,7 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option
         chunk: limits.chunk,
     };
     let lifted = model.lift(&options).map_err(|d| CliError::internal(d.to_string()))?;
-    let job = Job { model: &model, target: &target, limits: &limits, fuel: sizes.fuel, emit };
+    let job = Job { model: &model, target: &target, limits: &limits, fuel: sizes.fuel, emit, check };
     let mut made = job.make(&lifted, &Machine::new(&target, tune_ctx))?;
     // Before a byte of the weights is looked at.
     if let Err(refused) = figures::fit(&made.plan, &target, set.path()) {
@@ -104,6 +117,7 @@ pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option
         target,
         graph: made.graph,
         decisions: made.decisions,
+        checked: made.checked,
         tokenizer: model.tokenizer.json,
         template: model.templates.default,
         timings: made.timings,
@@ -117,6 +131,7 @@ struct Job<'a> {
     limits: &'a Limits,
     fuel: Option<u64>,
     emit: Option<&'a str>,
+    check: bool,
 }
 
 /// A plan that is not yet held against memory and files.
@@ -124,6 +139,7 @@ struct Made {
     plan: Plan,
     graph: String,
     decisions: Decisions,
+    checked: Option<Check>,
     timings: Vec<Timing>,
     emitted: String,
 }
@@ -132,12 +148,15 @@ impl Job<'_> {
     fn make(&self, lifted: &Lifted, machine: &Machine) -> Result<Made, CliError> {
         let entry = |e: &Entry| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens };
         let entries: Vec<EntryInfo> = lifted.entries.iter().map(entry).collect();
+        let check = || check::run(&lifted.module, &entries, machine, self.fuel);
+        let checked = self.check.then(check).transpose()?;
         let mut emitted = String::new();
         let mut module = |stage: &str, m: &Module| show(self.emit, &mut emitted, stage, || print_module(m));
         let done = pipeline::run(lifted.module.clone(), &entries, machine, self.fuel, &mut module)
             .map_err(|e| CliError::internal(e.to_string()))?;
         show(self.emit, &mut emitted, pipeline::LOWER, || print_lowered(&done.module, &done.lowered));
         let decisions = Decisions::of(&done);
+        let checked = checked.map(|c| c.against(&done.saturated));
         let t = self.target;
         let plan = Plan {
             format: FORMAT,
@@ -151,7 +170,7 @@ impl Job<'_> {
             states: done.scheduled.states,
             phases: done.scheduled.phases,
         };
-        Ok(Made { plan, graph: print_module(&done.module), decisions, timings: done.timings, emitted })
+        Ok(Made { plan, graph: print_module(&done.module), decisions, checked, timings: done.timings, emitted })
     }
 }
 
@@ -335,6 +354,7 @@ fn report(args: &CompileArgs, c: &Compiled, seconds: f64) -> Result<(), CliError
             "bytes_per_token": figures.bytes,
             "tune_ctx": args.tune_ctx,
             "predicted": figures.predicted_json(),
+            "checked": c.checked.as_ref().map(Check::json),
             "seconds": seconds,
             "passes": c.timings.iter().map(|t| serde_json::json!({ "name": t.name, "seconds": t.time.as_secs_f64() })).collect::<Vec<_>>(),
         }));
@@ -356,6 +376,9 @@ fn report(args: &CompileArgs, c: &Compiled, seconds: f64) -> Result<(), CliError
     }
     if c.kernels() == Some(false) {
         print_line("  kernels are compiled at the first run")?;
+    }
+    for line in c.checked.iter().flat_map(Check::lines) {
+        print_line(&line)?;
     }
     print_line(&format!("  verified; {seconds:.2} s"))
 }

@@ -40,6 +40,8 @@ pub(crate) struct Rewritten {
     pub(crate) others: Vec<f64>,
     /// The rules that made the program, with the ops that each made.
     pub(crate) rules: BTreeMap<String, usize>,
+    /// Named values that a rule made, with the rule.
+    pub(crate) made: BTreeMap<String, String>,
     /// How the search ended: `Saturated`, or the limit that it hit.
     pub(crate) end: String,
     pub(crate) rounds: usize,
@@ -56,6 +58,7 @@ impl Rewritten {
             after: best.cost,
             others: others.iter().map(|p| p.cost).collect(),
             rules: best.rules.iter().map(|(rule, n)| ((*rule).to_owned(), *n)).collect(),
+            made: best.made.iter().map(|(value, rule)| (value.clone(), (*rule).to_owned())).collect(),
             end: format!("{:?}", s.end),
             rounds: s.rounds,
             nodes: s.nodes,
@@ -79,6 +82,20 @@ impl Decisions {
             let m = format!("is no list of decisions of this version ({e}); compile the model again");
             CliError::usage("plan-invalid", m).class("plan").of(&dir.join(DECISIONS))
         })
+    }
+
+    /// The rewrites for people: of each function its cost before and after, and the rules that made its program.
+    pub(crate) fn rewrite_lines(&self) -> Vec<String> {
+        let mut lines = vec![format!("  {} optional rewrites; functions before and after saturation:", self.rewrites)];
+        for f in &self.functions {
+            let limit = if f.end == "Saturated" { String::new() } else { format!(" (search ended by {})", f.end) };
+            lines.push(format!("  @{}: {} -> {}{limit}", f.name, human_seconds(f.before), human_seconds(f.after)));
+            let rules: Vec<String> = f.rules.iter().map(|(rule, n)| format!("{rule} {n}")).collect();
+            if !rules.is_empty() {
+                lines.push(format!("    {}", rules.join(", ")));
+            }
+        }
+        lines
     }
 
     pub(crate) fn to_json(&self) -> Result<Vec<u8>, CliError> {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::decisions::Decisions;
 use super::figures::{self, Figures};
-use super::{human_bytes, print_json, print_line};
+use super::{explain_page, explain_value, human_bytes, print_json, print_line};
 use crate::cli::ExplainArgs;
 use crate::error::CliError;
 use crate::terminal::escaped;
@@ -29,7 +29,18 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
     let plan = read_plan(&args.path)?;
     let target = figures::target_of(&args.path)?;
     let decisions = Decisions::read(&args.path)?;
+    if let Some(value) = &args.value {
+        return explain_value::run(args, value, &plan, &target, &decisions);
+    }
     let of = Figures::of(&plan, &target, args.tune_ctx)?;
+    if let Some(file) = &args.html {
+        crate::plan_dir::check_parent(file, "the page")?;
+        let page = explain_page::page(&plan, &target, &of.needs, &decisions, args.tune_ctx)?;
+        std::fs::write(file, page).map_err(|e| CliError::io(file, &e))?;
+        if !args.json {
+            return print_line(&format!("{}: written", file.display()));
+        }
+    }
     let steps = plan.phases.iter().map(|p| figures::slowest(&plan, p, &target, args.tune_ctx));
     let steps = steps.collect::<Result<Vec<_>, _>>()?;
     let tensors = tensors(&plan);
@@ -41,6 +52,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
             "phases": steps.iter().map(figures::step_json).collect::<Vec<_>>(),
             "collectives_per_step": figures::collectives_json(&plan),
             "placement": decisions.placement,
+            "rewrites": decisions.rewrites,
+            "functions": decisions.functions,
             "memory_per_rank": of.memory_json(),
             "bytes_per_token": of.bytes,
             "tensors": tensors.iter().map(|(w, ranks)| json!({
@@ -55,7 +68,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
     for line in steps.iter().flat_map(figures::step_lines) {
         print_line(&line)?;
     }
-    for line in decisions.lines() {
+    for line in decisions.rewrite_lines().into_iter().chain(decisions.lines()) {
         print_line(&line)?;
     }
     print_line(&format!("  {} weights, largest first: bytes on the fullest rank, stored", tensors.len()))?;

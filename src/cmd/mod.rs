@@ -2,11 +2,14 @@
 
 pub(crate) mod bench;
 pub(crate) mod cached;
+pub(crate) mod check;
 pub(crate) mod compile;
 pub(crate) mod decisions;
 pub(crate) mod device;
 pub(crate) mod devices;
 pub(crate) mod explain;
+pub(crate) mod explain_page;
+pub(crate) mod explain_value;
 pub(crate) mod figures;
 pub(crate) mod gpu;
 pub(crate) mod inspect;

@@ -7,8 +7,10 @@ use glmc_frontend_gguf::{Model, open};
 use glmc_ir::graph::Module;
 use glmc_ir::plan::{FileRef, Plan};
 use glmc_ir::verify::plan::verify_plan;
+use glmc_passes::egraph::cost::Machine;
 use glmc_passes::pipeline;
 use glmc_passes::schedule::EntryInfo;
+use glmc_passes::target::Target;
 
 use crate::run::{Files, wrap};
 
@@ -24,21 +26,21 @@ pub(super) struct Compiled {
 
 /// Compiles the model of `path` for one CPU rank.
 pub(super) fn compile(path: &Path, options: &LiftOptions) -> Result<Compiled, String> {
-    compile_for(path, options, "cpu")
+    compile_for(path, options, &crate::run::machine("cpu").target)
 }
 
-/// Compiles the model of `path` by the costs of a shipped target.
-pub(super) fn compile_for(path: &Path, options: &LiftOptions, target: &str) -> Result<Compiled, String> {
+/// The same for a target.
+pub(super) fn compile_for(path: &Path, options: &LiftOptions, target: &Target) -> Result<Compiled, String> {
     let set = open(path).map_err(|e| e.line())?;
     let model = Model::load(&set).map_err(|e| e.line())?;
     let lifted = model.lift(options).map_err(|e| e.to_string())?;
     let entries: Vec<EntryInfo> =
         lifted.entries.iter().map(|e| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens }).collect();
     let mut stages = Vec::new();
-    let done = pipeline::run(lifted.module, &entries, &crate::run::machine(target), None, &mut |name, m| {
-        stages.push((name.to_owned(), m.clone()))
-    })
-    .map_err(|e| e.to_string())?;
+    let on = Machine::new(target, glmc_passes::cost::TUNE_CTX);
+    let done =
+        pipeline::run(lifted.module, &entries, &on, None, &mut |name, m| stages.push((name.to_owned(), m.clone())))
+            .map_err(|e| e.to_string())?;
     let files = set.parts().iter().map(|p| std::fs::read(p.path())).collect::<Result<_, _>>();
     let files = Files(files.map_err(|e| e.to_string())?);
     let mut plan = wrap(&done.module, done.scheduled, &files);

@@ -10,7 +10,7 @@ use glmc_ir::plan::Plan;
 use glmc_ir::verify::plan::verify_plan;
 
 use super::compile::compile;
-use super::script::interpret;
+use super::script::{interpret, interpret_unverified};
 use crate::run::Files;
 
 /// Mutants that are counted for each class, and seeds that are tried for them.
@@ -19,7 +19,7 @@ const SEEDS: u64 = 24;
 
 /// Whether a run without the verifier shows the bug: other numbers, or poison.
 fn counts(mutant: &Plan, files: &Files, right: &[f64]) -> bool {
-    match interpret(mutant, Arith::Real, files) {
+    match interpret_unverified(mutant, files, None) {
         Ok(v) => {
             let far = |(a, b): (&f64, &f64)| a.is_nan() || (a - b).abs() > 1e-9 * (1.0 + b.abs());
             v.len() != right.len() || v.iter().zip(right).any(far)
@@ -64,7 +64,7 @@ fn every_mutant_of_a_shipped_models_plan_that_counts_is_refused() {
     let right = interpret(&c.plan, Arith::Real, &c.files).unwrap_or_else(|e| panic!("{e}"));
     assert!(right.iter().all(|x| x.is_finite()) && right.iter().any(|x| x.abs() > 1.0));
     let (mut table, mut total, mut survivors) = (String::new(), 0, Vec::new());
-    for k in MutantClass::ALL {
+    for k in MutantClass::ALL.into_iter().filter(|k| !MutantClass::ON_RANKS.contains(k)) {
         let (line, counted, lived) = class(&c.plan, &c.files, &right, k);
         table += &line;
         total += counted;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use glmc_ir::interp::Arith;
 use glmc_ir::interp::plan::PlanInterp;
+use glmc_ir::mutate::Reordered;
 use glmc_ir::plan::{Phase, Plan};
 use glmc_ir::tensor::{EvalError, Tensor};
 use glmc_ir::ty::SymValues;
@@ -38,7 +39,7 @@ fn steps(plan: &Plan) -> Result<Vec<Step<'_>>, EvalError> {
         let row = |p: i64| (p * 5 + 3) % ROWS;
         let positions: Vec<i64> = (at..seen).collect();
         let params = phase.params.values().map(|p| match p.name.as_str() {
-            "tokens" => i(tokens.to_vec()),
+            "tokens" => i(tokens.iter().map(|t| t % (plan.model.vocab.max(1) as i64)).collect()),
             "pos" => i(positions.clone()),
             "row" => i(positions.iter().map(|p| row(*p)).collect()),
             "seq" => i(vec![0; n]),
@@ -53,7 +54,23 @@ fn steps(plan: &Plan) -> Result<Vec<Step<'_>>, EvalError> {
 
 /// All logits by the plan interpreter.
 pub(super) fn interpret(plan: &Plan, arith: Arith, files: &Files) -> Result<Vec<f64>, EvalError> {
-    let mut interp = PlanInterp::new(plan, arith, files)?;
+    logits(plan, PlanInterp::new(plan, arith, files)?)
+}
+
+/// The same of a plan that the verifier has not seen, perhaps with two collectives in the other order on one rank.
+pub(super) fn interpret_unverified(
+    plan: &Plan,
+    files: &Files,
+    order: Option<&Reordered>,
+) -> Result<Vec<f64>, EvalError> {
+    let interp = PlanInterp::new(plan, Arith::Real, files)?.unverified();
+    match order {
+        Some(r) => logits(plan, interp.reordered(r.rank, &r.phase, r.steps)),
+        None => logits(plan, interp),
+    }
+}
+
+fn logits(plan: &Plan, mut interp: PlanInterp<'_>) -> Result<Vec<f64>, EvalError> {
     let mut out = Vec::new();
     for s in steps(plan)? {
         for (r, t) in s.phase.results.iter().zip(interp.run(s.phase, &s.syms, &s.params)?) {

@@ -1,11 +1,14 @@
-//! Owns the seeded mutators, of plans here and of sharded modules in `sharded`: each class is a bug that compilers of this kind have had. Tests hold the verifier to
-//! it. Never judges a plan and never makes a valid one on purpose.
+//! Owns the seeded mutators, of plans here (those of several ranks in `ranks`) and of sharded modules in `sharded`: each
+//! class is a bug that compilers of this kind have had. Tests hold the verifier to it. Never judges a plan and never
+//! makes a valid one on purpose.
 //!
 //! A mutant of a valid plan may still mean the same (two steps that do not depend on each other change places): whether
 //! it counts is for the test to find out by running it.
 
+mod ranks;
 mod sharded;
 
+pub use ranks::{Reordered, reorder};
 pub use sharded::{ShardedMutant, mutate_sharded};
 
 use crate::entities::{BufId, WeightId};
@@ -42,11 +45,20 @@ pub enum MutantClass {
     SwapArgs,
     /// Two neighbouring steps change places.
     SwapSteps,
+    /// A merge over ranks is missing: its readers read what it would have merged.
+    DropReduce,
+    /// A merge over ranks is done twice.
+    DoubleReduce,
+    /// The border between two ranks' slices lies inside a block.
+    CutBlock,
 }
 
 impl MutantClass {
+    /// Those that plans of one rank have no site for.
+    pub const ON_RANKS: [MutantClass; 3] = [MutantClass::DropReduce, MutantClass::DoubleReduce, MutantClass::CutBlock];
+
     /// Every class.
-    pub const ALL: [MutantClass; 13] = [
+    pub const ALL: [MutantClass; 16] = [
         MutantClass::SwapShards,
         MutantClass::ShiftPiece,
         MutantClass::AliasBuffers,
@@ -60,6 +72,9 @@ impl MutantClass {
         MutantClass::LoseSpan,
         MutantClass::SwapArgs,
         MutantClass::SwapSteps,
+        MutantClass::DropReduce,
+        MutantClass::DoubleReduce,
+        MutantClass::CutBlock,
     ];
 }
 
@@ -80,6 +95,9 @@ pub fn mutate(plan: &Plan, class: MutantClass, seed: u64) -> Option<Plan> {
         MutantClass::LoseSpan => m.lose_span(),
         MutantClass::SwapArgs => m.swap_args(),
         MutantClass::SwapSteps => m.swap_steps(),
+        MutantClass::DropReduce => m.drop_reduce(),
+        MutantClass::DoubleReduce => m.double_reduce(),
+        MutantClass::CutBlock => m.cut_block(),
     }?;
     Some(m.plan)
 }
@@ -138,8 +156,10 @@ impl Mutator {
         let block = self.plan.weights[w].ty.elem.block().1;
         let slices = &mut self.plan.weights[w].slices;
         if slices.len() > 1 {
-            let a = self.random.below(slices.len() - 1)?;
-            slices.swap(a, a + 1);
+            // Ranks that hold the same would not show it.
+            let others: Vec<usize> = (1..slices.len()).filter(|i| slices[*i] != slices[i - 1]).collect();
+            let a = self.random.pick(&others)?;
+            slices.swap(a - 1, a);
             return Some(());
         }
         let whole = slices.first()?.first().copied().filter(|s| s.count == 1 && s.bytes >= 2 * block)?;
@@ -246,10 +266,19 @@ impl Mutator {
 
     fn wrong_view(&mut self) -> Option<()> {
         let (p, step, arg) = self.arg()?;
+        let kind = self.random.below(3)?;
         let ty = &mut self.plan.phases[p].steps[step].args[arg].ty;
         let before = ty.clone();
-        match ty.dims.last_mut().map(|d| &mut d.extent) {
-            Some(Extent::Joined(pieces)) => pieces.reverse(),
+        let split = ty.dims.iter().position(|d| d.split.is_some());
+        match (split, kind, ty.dims.last_mut().map(|d| &mut d.extent)) {
+            // What a rank holds taken for the whole, or for its part of another dim.
+            (Some(d), 0, _) => ty.dims[d].split = None,
+            (Some(d), 1, _) => {
+                let to = (d + 1) % ty.dims.len();
+                let at = ty.dims[d].split.take();
+                ty.dims[to].split = at;
+            }
+            (_, _, Some(Extent::Joined(pieces))) => pieces.reverse(),
             _ => ty.dims.reverse(),
         }
         (*ty != before).then_some(())

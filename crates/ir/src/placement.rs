@@ -12,6 +12,7 @@ use crate::ty::{Axis, Extent, PendingKind, Split, TensorType};
 mod local;
 mod owner;
 
+pub(crate) use local::type_of;
 pub use local::{local_op, local_type, softmax_part, topk_part};
 pub use owner::{Owner, owner, owner_of_step};
 

@@ -100,6 +100,21 @@ impl Shard {
         Ok(Shard { ranges, extents, elem: ty.elem })
     }
 
+    /// The part that a machine without any check would take: no rule is asked, an axis that is not there splits nothing,
+    /// a cut inside a block falls on the block's start. For interpreters of code that the verifier has not seen.
+    pub(crate) fn unchecked(ty: &TensorType, mesh: &IndexMap<Axis, u64>, rank: u64, syms: &SymValues) -> Option<Self> {
+        let extents = ty.shape(syms)?;
+        let part = |(i, (dim, n)): (usize, (&crate::ty::Dim, &u64))| {
+            let at = dim.split.as_ref().and_then(|s| Some((s.unit.max(1), coordinate(mesh, &s.axis, rank)?)));
+            let Some((unit, (at, size))) = at else { return std::iter::once(0..*n).collect() };
+            let granule = granule(ty, i);
+            let whole = |x: u64| x / granule * granule;
+            parts(&dim.extent, *n, unit, at, size).into_iter().map(|r| whole(r.start)..whole(r.end)).collect()
+        };
+        let ranges = ty.dims.iter().zip(&extents).enumerate().map(part).collect();
+        Some(Shard { ranges, extents, elem: ty.elem })
+    }
+
     /// The rank's shape.
     pub fn shape(&self) -> Vec<u64> {
         self.ranges.iter().map(|r| r.iter().map(|r| r.end - r.start).sum()).collect()

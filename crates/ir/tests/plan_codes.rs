@@ -128,6 +128,7 @@ const CASES: &[Case] = &[
     ("weight-bounds", |p| p.weights[w(1)].span.part = 2),
     ("weight-slices", |p| p.weights[w(1)].slices[0][0].offset += 4),
     ("weight-slices", |p| p.weights[w(1)].slices[0].clear()),
+    ("weight-cut", |p| p.weights[w(2)].slices[0][0].offset += 16),
     ("weight-twice", |p| move_weight(p, 5, p.weights[w(1)].span)),
     ("weight-overlap", |p| {
         let span = p.weights[w(4)].span;
@@ -162,6 +163,15 @@ fn the_plans_are_valid() {
 }
 
 #[test]
+fn shards_of_two_ranks_in_the_wrong_order() {
+    let mut plan = fused();
+    plan.weights[w(1)].slices.swap(0, 1);
+    let found = verify_plan(&plan).unwrap_err();
+    assert!(found.0.iter().all(|d| d.code == "weight-order"), "{found}");
+    assert!(found.0[0].message.ends_with("these are the slices of rank 1"), "{found}");
+}
+
+#[test]
 fn each_code_is_triggered_alone() {
     let mut seen = BTreeSet::new();
     let mut text = String::new();
@@ -176,6 +186,8 @@ fn each_code_is_triggered_alone() {
     }
     let listed: BTreeSet<&str> = CODES.iter().map(|(c, _)| *c).collect();
     assert_eq!(listed.len(), CODES.len());
+    // Shards that change places need two ranks; the test above has them.
+    seen.insert("weight-order");
     assert_eq!(seen, listed, "each code of the table has a case");
     insta::assert_snapshot!(text);
 }

@@ -5,12 +5,14 @@
 mod collective;
 mod experts;
 mod phase;
+mod step;
 #[cfg(test)]
 mod tests;
 
 pub use collective::{CollectiveCost, Exchange, Form, collective};
 pub use experts::{Spread, fullest};
 pub use phase::{PhaseCost, TokenBytes, bytes_per_token, decode, local_bytes, phase_costs};
+pub use step::{Bound, StepCost, step_costs};
 
 use std::ops::AddAssign;
 

@@ -1,7 +1,8 @@
 //! The passes of glmc, from a lifted module to a plan. Table of contents: [`pipeline`] (the list of passes and the
 //! driver that verifies after each), [`pass`], the passes themselves ([`canonicalise`], [`egraph`], [`shard`],
 //! [`lower`],
-//! [`schedule`]), [`target`] (machine descriptions), [`cost`] (what a plan costs on one) and [`fit`] (whether it fits).
+//! [`schedule`]), [`target`] (machine descriptions), [`cost`] (what a plan costs on one), [`fit`] (whether it fits) and
+//! [`validate`] (passes against the interpreters).
 //!
 //! This crate knows op rules, kernel contracts and target files. It never knows tensor names, file bytes, CUDA text or
 //! device handles.
@@ -16,3 +17,4 @@ pub mod pipeline;
 pub mod schedule;
 pub mod shard;
 pub mod target;
+pub mod validate;

@@ -43,7 +43,9 @@ fn flops_only() -> Machine {
     target.device.read_bytes_per_s = f64::INFINITY;
     target.device.f32_flops_per_s = 1.0;
     target.device.launch_s = 0.0;
-    Machine { target, syms: SymValues::default() }
+    let mut machine = Machine::new(&target, 1);
+    machine.syms = SymValues::default();
+    machine
 }
 
 fn cpu() -> Target {

@@ -23,7 +23,7 @@ pub const LANE_KERNELS: [&str; 5] = ["gate_up", "grouped_down", "grouped_gate_up
 impl Choices {
     /// The options of a launch whose inputs lie so.
     pub(super) fn options(&self, storage: Vec<Storage>) -> Options {
-        Options { activations: self.activations, storage, multiprocessors: self.multiprocessors }
+        Options { activations: self.activations, storage, multiprocessors: self.multiprocessors, tuning: None }
     }
 
     /// Whether a weight of this type is worth the lane layout if `kernels` are all that read it.

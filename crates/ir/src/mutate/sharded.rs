@@ -14,7 +14,7 @@ use crate::op::Op;
 use crate::ops::AllReduce;
 use crate::placement::infer_on;
 use crate::shard_map::granule;
-use crate::ty::{Axis, Extent, Split, TensorType};
+use crate::ty::{Axis, Elem, Extent, Split, TensorType};
 
 use super::Mixer;
 
@@ -57,11 +57,15 @@ pub enum ShardedMutant {
     Disconnect,
     /// A joined dim taken for a plain one of its size, or the other way round.
     ForgetSeam,
+    /// A cache read as it was before the rows of this step.
+    StaleState,
+    /// A value taken for another element type.
+    WrongElem,
 }
 
 impl ShardedMutant {
     /// Every kind.
-    pub const ALL: [ShardedMutant; 12] = [
+    pub const ALL: [ShardedMutant; 14] = [
         ShardedMutant::DropReduce,
         ShardedMutant::DoubleReduce,
         ShardedMutant::ReduceTooLate,
@@ -74,6 +78,8 @@ impl ShardedMutant {
         ShardedMutant::SwapPieces,
         ShardedMutant::Disconnect,
         ShardedMutant::ForgetSeam,
+        ShardedMutant::StaleState,
+        ShardedMutant::WrongElem,
     ];
 }
 
@@ -94,6 +100,8 @@ pub fn mutate_sharded(m: &Module, class: ShardedMutant, seed: u64) -> Option<Mod
         ShardedMutant::SwapPieces => swap_pieces(&mut out, &mut rng)?,
         ShardedMutant::Disconnect => disconnect(&mut out, &mut rng)?,
         ShardedMutant::ForgetSeam => edit_type(&mut out, &mut rng, forget_seam)?,
+        ShardedMutant::StaleState => stale_state(&mut out, &mut rng)?,
+        ShardedMutant::WrongElem => edit_type(&mut out, &mut rng, wrong_elem)?,
     }
     if rng.below(2) == 1 {
         restate(&mut out);
@@ -325,6 +333,28 @@ fn forget_seam(t: &mut TensorType, rng: &mut Rng) -> Option<()> {
         }
         _ => return None,
     };
+    Some(())
+}
+
+/// A reader of what an op made of a state gets the state as it was.
+fn stale_state(m: &mut Module, rng: &mut Rng) -> Option<()> {
+    let all = sites(m, |op| op.consumes().is_some());
+    let (func, inst) = *rng.pick(&all)?;
+    let f = &mut m.funcs[func];
+    let InstKind::Op(op) = &f.insts[inst].kind else { return None };
+    let (arg, result) = op.consumes()?;
+    let (old, new) = (f.insts[inst].args[arg], f.insts[inst].results[result]);
+    let reads = |i: &&Inst| f.insts[**i].args.contains(&new);
+    let readers: Vec<Inst> = f.body.iter().filter(reads).copied().collect();
+    let reader = *rng.pick(&readers)?;
+    f.insts[reader].args.iter_mut().filter(|a| **a == new).for_each(|a| *a = old);
+    Some(())
+}
+
+fn wrong_elem(t: &mut TensorType, rng: &mut Rng) -> Option<()> {
+    let now = t.elem;
+    let others: Vec<Elem> = [Elem::F32, Elem::F16, Elem::I32].into_iter().filter(|e| *e != now).collect();
+    t.elem = *rng.pick(&others)?;
     Some(())
 }
 

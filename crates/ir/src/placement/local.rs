@@ -18,7 +18,11 @@ use crate::ty::{Dim, Elem, Extent, PendingKind, SymValues, TensorType};
 /// # Errors
 /// See [`crate::shard_map::CODES`].
 pub fn local_type(ty: &TensorType, mesh: &Mesh, rank: u64, syms: &SymValues) -> Result<TensorType, Diagnostic> {
-    let shard = Shard::of(ty, mesh, rank, syms)?;
+    Ok(type_of(ty, &Shard::of(ty, mesh, rank, syms)?))
+}
+
+/// The type of the part `shard` of `ty`.
+pub(crate) fn type_of(ty: &TensorType, shard: &Shard) -> TensorType {
     let dims = ty.dims.iter().zip(&shard.ranges).map(|(d, ranges)| {
         let n = ranges.iter().map(|r| r.end - r.start).sum();
         let extent = match &d.extent {
@@ -33,11 +37,11 @@ pub fn local_type(ty: &TensorType, mesh: &Mesh, rank: u64, syms: &SymValues) -> 
         Dim { extent, split: None }
     });
     let t = TensorType { pending: None, ..ty.with_dims(dims.collect()) };
-    Ok(match &ty.pending {
+    match &ty.pending {
         Some((PendingKind::Softmax, _)) => softmax_part(&t),
         Some((PendingKind::TopK, _)) => topk_part(&t),
         _ => t,
-    })
+    }
 }
 
 /// The type of a part that is to be merged by softmax: see [`crate::ops::AttentionPart`].

@@ -66,6 +66,8 @@ pub const CODES: &[(&str, &str)] = &[
         "weight-slices",
         "the ranks' slices of a weight are not the exact partition, in canonical order, that its placement means",
     ),
+    ("weight-cut", "a rank's slice of a weight begins or ends inside a stored block"),
+    ("weight-order", "a rank reads the slices of a weight that another rank should"),
     ("weight-twice", "two weights are the same bytes"),
     ("weight-overlap", "the bytes of two weights overlap"),
     ("weight-unused", "no phase reads a weight"),

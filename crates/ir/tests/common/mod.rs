@@ -276,7 +276,15 @@ fn glmc_test_f16(x: f32) -> [u8; 2] {
 
 /// Runs the tiny plan: two tokens of prefill, then one decode step; all results one after the other.
 pub(crate) fn run(plan: &Plan, files: &Files) -> Result<Vec<f64>, EvalError> {
-    let mut interp = PlanInterp::new(plan, Arith::Real, files)?;
+    run_on(plan, PlanInterp::new(plan, Arith::Real, files)?)
+}
+
+/// The same of a plan that the verifier has not seen.
+pub(crate) fn run_unverified(plan: &Plan, files: &Files) -> Result<Vec<f64>, EvalError> {
+    run_on(plan, PlanInterp::new(plan, Arith::Real, files)?.unverified())
+}
+
+fn run_on(plan: &Plan, mut interp: PlanInterp<'_>) -> Result<Vec<f64>, EvalError> {
     let i = |v: &[i64]| Tensor::i(vec![v.len()], v.to_vec());
     let table = Tensor::i(vec![1, 3], vec![5, 2, 7]);
     let mut out = Vec::new();

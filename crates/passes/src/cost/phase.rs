@@ -68,23 +68,33 @@ pub struct TokenBytes {
 }
 
 /// One argument of a launch: what is moved of the global value.
-struct Moved<'a> {
-    mem: Mem,
-    ty: &'a TensorType,
-    bytes: u64,
+pub(super) struct Moved<'a> {
+    pub(super) mem: Mem,
+    pub(super) ty: &'a TensorType,
+    pub(super) bytes: u64,
     /// Of split experts: how the choices fall on the ranks.
-    spread: Option<Spread>,
+    pub(super) spread: Option<Spread>,
 }
 
 /// What a launch moves and computes, on all ranks together as if no value were held twice.
-struct Launch<'a> {
-    moved: Vec<Moved<'a>>,
-    flops: u64,
-    unit: Unit,
-    spread: Option<Spread>,
+pub(super) struct Launch<'a> {
+    pub(super) moved: Vec<Moved<'a>>,
+    pub(super) flops: u64,
+    pub(super) unit: Unit,
+    pub(super) spread: Option<Spread>,
 }
 
-fn launch<'a>(step: &'a Step, mesh: &Mesh, syms: &SymValues, target: &Target) -> Result<Launch<'a>, Diagnostic> {
+impl Launch<'_> {
+    /// Of the rank with the most.
+    pub(super) fn flops_of_a_rank(&self, mesh: &Mesh) -> u64 {
+        match self.spread {
+            Some(s) => s.flops(self.flops),
+            None => self.flops / ways(mesh, self.moved.iter().flat_map(|m| axes(m.ty))),
+        }
+    }
+}
+
+pub(super) fn launch<'a>(step: &'a Step, mesh: &Mesh, syms: &SymValues, target: &Target) -> Result<Launch<'a>, Diagnostic> {
     let inputs: Vec<_> = step.args.iter().filter(|a| a.access != Access::Write).collect();
     let global: Vec<TensorType> = inputs.iter().map(|a| strip(&a.ty)).collect();
     let types: Vec<&TensorType> = global.iter().collect();
@@ -113,11 +123,11 @@ fn launch<'a>(step: &'a Step, mesh: &Mesh, syms: &SymValues, target: &Target) ->
 }
 
 /// The axes that cut a value.
-fn axes(ty: &TensorType) -> impl Iterator<Item = &Axis> {
+pub(super) fn axes(ty: &TensorType) -> impl Iterator<Item = &Axis> {
     ty.dims.iter().filter_map(|d| d.split.as_ref().map(|s| &s.axis))
 }
 
-fn ways<'a>(mesh: &IndexMap<Axis, u64>, axes: impl Iterator<Item = &'a Axis>) -> u64 {
+pub(super) fn ways<'a>(mesh: &IndexMap<Axis, u64>, axes: impl Iterator<Item = &'a Axis>) -> u64 {
     let mut distinct: Vec<&Axis> = axes.collect();
     distinct.sort();
     distinct.dedup();
@@ -136,7 +146,7 @@ fn weight_bytes(w: &Recipe, rank: usize, bytes: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-fn on_rank(plan: &Plan, m: &Moved<'_>, rank: usize) -> Bytes {
+pub(super) fn on_rank(plan: &Plan, m: &Moved<'_>, rank: usize) -> Bytes {
     match (m.mem, m.spread) {
         // On the rank that most choices fall on, which is none in particular.
         (Mem::Weight(_), Some(s)) => Bytes { weights: s.bytes(m.bytes), ..Bytes::default() },
@@ -147,7 +157,7 @@ fn on_rank(plan: &Plan, m: &Moved<'_>, rank: usize) -> Bytes {
 }
 
 /// The symbols of `phase` at a nominal context: as many visible positions, everything else at its bound.
-fn nominal(phase: &Phase, tune_ctx: u64) -> (SymValues, u64) {
+pub(super) fn nominal(phase: &Phase, tune_ctx: u64) -> (SymValues, u64) {
     let mut syms = phase.bounds();
     let context = syms.get(&"S".into()).map_or(tune_ctx, |bound| bound.min(tune_ctx.max(1)));
     if syms.get(&"S".into()).is_some() {
@@ -178,10 +188,7 @@ pub fn phase_costs(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64) -
         for l in &launches {
             let mut moved = Bytes::default();
             l.moved.iter().for_each(|m| moved += on_rank(plan, m, rank));
-            let own = match l.spread {
-                Some(s) => s.flops(l.flops),
-                None => l.flops / ways(&plan.mesh, l.moved.iter().flat_map(|m| axes(m.ty))),
-            };
+            let own = l.flops_of_a_rank(&plan.mesh);
             classes.add_launch(target, moved, own, l.unit);
             bytes += moved;
             flops = flops.saturating_add(own);

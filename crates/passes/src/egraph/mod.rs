@@ -54,6 +54,8 @@ pub struct Program {
     pub cost: f64,
     /// The rules that made it, with the number of nodes of each.
     pub rules: BTreeMap<&'static str, usize>,
+    /// Named values that a rule made, with the rule.
+    pub made: BTreeMap<String, &'static str>,
 }
 
 /// What saturation found for one function.
@@ -110,7 +112,13 @@ impl Saturator {
         for c in problem.best(k) {
             let chosen = |id: Id| problem.node(&g, &c, id);
             let function = s.rebuild(m, &g, &chosen)?;
-            best.push(Program { function, cost: c.cost, rules: problem.rules(&c) });
+            let ruled = |class: &egg::EClass<lang::ENode, analysis::Data>| {
+                let rule = problem.node(&g, &c, class.id)?.rule;
+                let (_, name) = class.data.name.as_ref()?;
+                (!rule.is_empty()).then(|| (name.to_string(), rule))
+            };
+            let made = g.classes().filter_map(ruled).collect();
+            best.push(Program { function, cost: c.cost, rules: problem.rules(&c), made });
         }
         if best.is_empty() {
             return Err(lost());
@@ -151,10 +159,7 @@ impl Pass for Saturate {
     fn run(&self, m: &Module, cx: &mut PassCx) -> Result<Module, Diagnostic> {
         let saturator = self.saturator.as_ref().map_err(Clone::clone)?;
         let mut machine = self.machine.clone();
-        for (s, bound) in &m.syms {
-            let nominal = machine.syms.get(s).unwrap_or(*bound).min(*bound);
-            machine.syms.0.insert(s.clone(), nominal);
-        }
+        machine.syms = machine.nominal(m);
         let mut out = m.clone();
         for (id, f) in m.funcs.iter() {
             let found = saturator.function(m, f, &machine, BEST, &mut || cx.choose())?;

@@ -54,7 +54,8 @@ fn extraction_of_small_functions_is_optimal() {
             target.device.read_bytes_per_s = 1e9;
             target.device.f32_flops_per_s = 1e9;
             target.device.launch_s = launch_s;
-            let machine = Machine { target, syms: m.bounds() };
+            let mut machine = Machine::new(&target, 1);
+            machine.syms = m.bounds();
             for f in m.funcs.values() {
                 let (s, mut g) = Skeleton::of(&m, f).expect("a function");
                 saturate(&mut g, &saturator.rules, &mut || true).expect("right rules");

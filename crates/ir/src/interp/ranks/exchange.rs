@@ -1,11 +1,12 @@
 //! Owns what collectives do to parts: the merge of each pending kind, and which parts come together and are cut anew.
 
+use super::loose::{Rules, one_after_the_other, seen_as};
 use super::parts::{join, take};
 use super::{World, pending_over};
 use crate::collective::{Collective, CollectiveKind};
 use crate::shard_map::group;
 use crate::tensor::{EvalError, Tensor};
-use crate::ty::{Extent, PendingKind, TensorType};
+use crate::ty::{Dim, Extent, PendingKind, TensorType};
 
 /// Every rank's part after the collective, from every rank's part before.
 ///
@@ -18,6 +19,14 @@ pub(crate) fn exchange(
     world: &World<'_>,
     parts: &[Tensor],
 ) -> Result<Vec<Tensor>, EvalError> {
+    let loose: Vec<Tensor>;
+    let parts = match world.rules {
+        Rules::Kept => parts,
+        Rules::Ignored => {
+            loose = (0..).zip(parts).map(|(r, t)| seen_as(t, &world.local(arg, r)?)).collect::<Result<_, _>>()?;
+            &loose
+        }
+    };
     let one = |rank: u64| {
         let members = group(world.mesh, &c.axis, rank)
             .ok_or_else(|| EvalError::new(format!("the mesh has no axis {}", c.axis)))?;
@@ -26,10 +35,14 @@ pub(crate) fn exchange(
         let together = match c.kind {
             CollectiveKind::AllReduce | CollectiveKind::ReduceScatter { .. } => {
                 let held = members.iter().map(|m| of(*m)).collect::<Result<Vec<_>, _>>()?;
-                merge(*pending_over(arg, c)?, &held)?
+                merge(pending_over(arg, c, world.rules)?, &held)?
             }
             CollectiveKind::AllGather | CollectiveKind::AllToAll { .. } => {
                 let d = arg.dims.iter().position(|d| d.axis() == Some(&c.axis));
+                if let (None, Rules::Ignored) = (d, world.rules) {
+                    let held = members.iter().map(|m| of(*m)).collect::<Result<Vec<_>, _>>()?;
+                    return one_after_the_other(&held);
+                }
                 let d = d.ok_or_else(|| EvalError::new(format!("{arg} is not split over {}", c.axis)))?;
                 let held = |m: &u64| Ok((of(*m)?, world.shard(arg, *m)?.ranges[d].clone()));
                 let held = members.iter().map(held).collect::<Result<Vec<_>, EvalError>>()?;
@@ -47,6 +60,20 @@ pub(crate) fn exchange(
             | CollectiveKind::AllToAll { dim, .. }
             | CollectiveKind::Shard { dim, .. } => {
                 let shard = world.shard(result, rank)?;
+                let together = match world.rules {
+                    Rules::Kept => together,
+                    Rules::Ignored => {
+                        // Whole along what was split over the axis, and along what is to be.
+                        let mut whole = world.local(arg, rank)?;
+                        for (d, to) in whole.dims.iter_mut().enumerate() {
+                            let of = if d == dim { result.dims.get(d) } else { arg.dims.get(d) };
+                            if let Some(of) = of.filter(|_| d == dim || arg.dims[d].axis() == Some(&c.axis)) {
+                                *to = Dim { split: None, ..of.clone() };
+                            }
+                        }
+                        seen_as(&together, &world.bound(whole))?
+                    }
+                };
                 let ranges =
                     shard.ranges.get(dim).ok_or_else(|| EvalError::new(format!("{result} has no dim {dim}")))?;
                 take(&together, dim, ranges)

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::World;
+use super::loose::{Rules, agreed, as_the_op_sees, seen_as};
 use crate::op::Op;
 use crate::placement::{DimRule, Role, local_op, strip};
 use crate::tensor::{Data, EvalError, Tensor, concrete};
@@ -22,18 +23,42 @@ pub(crate) fn eval_on(
 ) -> Result<Vec<Tensor>, EvalError> {
     let told = |d: crate::diag::Diagnostic| EvalError::new(d.message);
     let none = SymValues::default();
+    let ignored = world.rules == Rules::Ignored;
+    if let (true, Op::Reshape(_), [x]) = (ignored, op, args) {
+        // A view: whoever reads it sees the memory by its own type.
+        return Ok(vec![(*x).clone()]);
+    }
+    let own_types: Vec<TensorType>;
+    let own_refs: Vec<&TensorType>;
+    let types = if ignored {
+        own_types = as_the_op_sees(op, types);
+        own_refs = own_types.iter().collect();
+        own_refs.as_slice()
+    } else {
+        types
+    };
     let global: Vec<TensorType> = types.iter().map(|t| strip(t)).collect();
     let results = op.infer(&global.iter().collect::<Vec<_>>()).map_err(told)?;
     let rule = op.dim_rule(types, &results);
     let mut local = Vec::with_capacity(types.len());
     for (ty, t) in types.iter().zip(args) {
         let l = world.local(ty, rank)?;
-        if concrete(&l, &none)? != t.shape {
+        if !ignored && concrete(&l, &none)? != t.shape {
             return Err(EvalError::new(format!("rank {rank} holds {:?} of a {ty}", t.shape)));
         }
         local.push(l);
     }
     let parts = Parts { rule: &rule, types, world, rank };
+    let seen: Vec<Tensor>;
+    let seen_refs: Vec<&Tensor>;
+    let args = if ignored {
+        agreed(&rule, types, &mut local);
+        seen = local.iter().zip(args).map(|(l, t)| seen_as(t, l)).collect::<Result<_, _>>()?;
+        seen_refs = seen.iter().collect();
+        seen_refs.as_slice()
+    } else {
+        args
+    };
     let own = args.iter().enumerate().map(|(i, t)| parts.inward(i, t)).collect::<Result<Vec<_>, _>>()?;
     let split = |l: &usize| parts.dim_of(*l).is_some_and(|(a, d)| types[a].dims[d].split.is_some());
     let reduced = rule.roles.iter().enumerate().filter(|(l, _)| split(l)).find_map(|(_, r)| match r {

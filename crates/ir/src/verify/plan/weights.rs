@@ -4,8 +4,8 @@
 use super::Findings;
 use crate::diag::Diagnostic;
 use crate::entities::WeightId;
-use crate::plan::{Mem, Plan, Recipe};
-use crate::shard_map::Shard;
+use crate::plan::{Mem, Plan, Recipe, Slice};
+use crate::shard_map::{Shard, Slices};
 use crate::ty::SymValues;
 
 pub(super) fn check(plan: &Plan, out: &mut Findings) {
@@ -49,7 +49,7 @@ fn span(plan: &Plan, w: &Recipe, out: &mut Findings) -> bool {
     true
 }
 
-/// `weight-slices`: each rank reads exactly what type, mesh and rank mean.
+/// `weight-slices`, `weight-cut`, `weight-order`: each rank reads exactly what type, mesh and rank mean.
 fn slices(plan: &Plan, w: &Recipe, out: &mut Findings) {
     let ranks = plan.target.ranks as usize;
     if w.slices.len() != ranks {
@@ -57,27 +57,56 @@ fn slices(plan: &Plan, w: &Recipe, out: &mut Findings) {
         return out.push(Diagnostic::new("weight-slices", m).at(at(w)));
     }
     for (rank, found) in w.slices.iter().enumerate() {
-        let shard = Shard::of(&w.ty, &plan.mesh, rank as u64, &SymValues::default());
-        let expected = match shard.and_then(|s| s.slices(w.span)) {
+        let expected = match expected(plan, w, rank) {
             Ok(slices) => slices,
             Err(d) => return out.push(d.at(at(w))),
         };
         let mut expected = expected.peekable();
+        let mut wrong = None;
         for (i, s) in found.iter().enumerate() {
             match expected.next() {
                 Some(e) if e == *s => {}
                 e => {
                     let e = e.map_or("no more slices".to_owned(), |e| text(&e));
-                    let m = format!("rank {rank} slice {i} is {}, {} means {e}", text(s), w.ty);
-                    return out.push(wrong(m, w));
+                    wrong = Some(format!("rank {rank} slice {i} is {}, {} means {e}", text(s), w.ty));
+                    break;
                 }
             }
         }
-        if let Some(e) = expected.peek() {
-            let m = format!("rank {rank} has {} slices, {} means more: next {}", found.len(), w.ty, text(e));
-            return out.push(wrong(m, w));
+        if let (None, Some(e)) = (&wrong, expected.peek()) {
+            wrong = Some(format!("rank {rank} has {} slices, {} means more: next {}", found.len(), w.ty, text(e)));
+        }
+        if let Some(m) = wrong {
+            return out.push(named(plan, w, rank, m));
         }
     }
+}
+
+/// What the rank is to read.
+fn expected(plan: &Plan, w: &Recipe, rank: usize) -> Result<Slices, Diagnostic> {
+    Shard::of(&w.ty, &plan.mesh, rank as u64, &SymValues::default())?.slices(w.span)
+}
+
+/// Slices that are not the rank's, by what they are instead.
+fn named(plan: &Plan, w: &Recipe, rank: usize, m: String) -> Diagnostic {
+    let found = &w.slices[rank];
+    let block = w.ty.elem.block().1;
+    let inside = |s: &Slice| {
+        let from = s.offset.wrapping_sub(w.span.offset);
+        !from.is_multiple_of(block)
+            || !s.bytes.is_multiple_of(block)
+            || (s.count > 1 && !s.stride.is_multiple_of(block))
+    };
+    if found.iter().any(inside) {
+        let help = format!("{} is stored in blocks of {block} bytes: cut between them", w.ty.elem);
+        return Diagnostic::new("weight-cut", m).at(at(w)).help(help);
+    }
+    let whose = |r: &usize| expected(plan, w, *r).is_ok_and(|e| e.eq(found.iter().copied()));
+    if let Some(other) = (0..w.slices.len()).find(whose) {
+        let m = format!("{m}: these are the slices of rank {other}");
+        return Diagnostic::new("weight-order", m).at(at(w)).help("rank by rank, in the order of the mesh");
+    }
+    wrong(m, w)
 }
 
 fn wrong(m: String, w: &Recipe) -> Diagnostic {
@@ -87,7 +116,7 @@ fn wrong(m: String, w: &Recipe) -> Diagnostic {
     )
 }
 
-fn text(s: &crate::plan::Slice) -> String {
+fn text(s: &Slice) -> String {
     let runs = if s.count == 1 { String::new() } else { format!(" x {} every {}", s.count, s.stride) };
     format!("part {} [{}, {}]{runs}", s.part, s.offset, s.bytes)
 }

@@ -1,0 +1,222 @@
+//! Owns translation validation: every pass is run again on a small stand-in of the module at hand, and what stands after
+//! it must compute what stood before, in Real arithmetic. `glmc compile --check` is this.
+//!
+//! A model of full size cannot be interpreted, its functions can: [`shrink`] keeps their ops, element types and
+//! structure, and takes one layer of each kind. Saturation decides by the costs of the sizes that the small ones stand
+//! for, so it takes the rewrites of the real compilation; [`Checked::rules`] says which, for the caller to compare.
+//! Placement and scheduling decide anew.
+
+mod numbers;
+pub mod shrink;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use glmc_ir::diag::Diagnostic;
+use glmc_ir::graph::{Function, Module};
+use glmc_ir::interp::Arith;
+use glmc_ir::interp::global::Interp;
+use glmc_ir::interp::plan::PlanInterp;
+use glmc_ir::interp::ranks::RankInterp;
+use glmc_ir::plan::{FORMAT, Limits, Model, Plan, Target};
+use glmc_ir::shard_map::rank_count;
+use glmc_ir::tensor::{EvalError, Tensor};
+use glmc_ir::verify::verify_module;
+use serde::Serialize;
+
+use crate::egraph::cost::Machine;
+use crate::lower;
+use crate::pass::{Pass, PassCx};
+use crate::pipeline;
+use crate::schedule::{self, EntryInfo};
+use numbers::{In, Stored};
+
+/// The relative difference that Real arithmetic may show: sums in another order.
+pub const REAL: f64 = 1e-9;
+/// Operands tried for each function.
+const SEEDS: u64 = 2;
+/// Tokens of a step where their number is a symbol.
+const TOKENS: u64 = 3;
+
+/// What was compared after one pass.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Checked {
+    /// The pass.
+    pub pass: String,
+    /// Functions that were run before and after, or entries of the plan.
+    pub functions: usize,
+    /// Runs compared.
+    pub comparisons: usize,
+    /// The largest difference, as a share of the result's size.
+    pub worst: f64,
+    /// By function, the rules that made the program that was checked; of saturation only.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rules: BTreeMap<String, BTreeMap<String, usize>>,
+}
+
+/// A pass that changed what a function computes, or that could not be checked.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub struct Different {
+    /// The pass.
+    pub pass: String,
+    /// The function.
+    pub function: String,
+    /// How.
+    pub why: String,
+}
+
+impl fmt::Display for Different {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pass `{}` changes @{}: {}", self.pass, self.function, self.why)
+    }
+}
+
+/// Checks the pipeline of `machine` on a stand-in of `lifted`; one entry a stage, in order.
+///
+/// # Errors
+/// See [`with_passes`].
+pub fn check(
+    lifted: &Module,
+    entries: &[EntryInfo],
+    machine: &Machine,
+    fuel: Option<u64>,
+) -> Result<Vec<Checked>, Different> {
+    let at = |d: Diagnostic| different("lift", "module", d.to_string());
+    let (small, sizes) = shrink::shrink(lifted).map_err(at)?;
+    let machine = machine.clone().standing_for(sizes.inverse(), lifted);
+    with_passes(&small, entries, &pipeline::passes(&machine), fuel)
+}
+
+fn different(pass: &str, function: &str, why: impl Into<String>) -> Different {
+    Different { pass: pass.into(), function: function.into(), why: why.into() }
+}
+
+/// Checks each of `passes` on `m`, which must be small, then lowering and scheduling.
+///
+/// # Errors
+/// A pass that fails, whose result the verifier refuses, or after which a function gives other numbers; a function that
+/// gives no numbers at all, so that nothing was checked.
+pub fn with_passes(
+    m: &Module,
+    entries: &[EntryInfo],
+    passes: &[Box<dyn Pass>],
+    fuel: Option<u64>,
+) -> Result<Vec<Checked>, Different> {
+    let mut module = m.clone();
+    let mut cx = PassCx::new(fuel);
+    let mut out = Vec::new();
+    for pass in passes {
+        let name = pass.name();
+        let after = pass.run(&module, &mut cx).map_err(|d| different(name, "module", d.to_string()))?;
+        verify_module(&after).map_err(|e| different(name, "module", e.to_string()))?;
+        let mut checked = equal(name, &module, &after)?;
+        for s in cx.saturated.drain(..) {
+            let rules = s.best.first().map(|b| &b.rules).into_iter().flatten();
+            checked.rules.insert(s.name.clone(), rules.map(|(r, n)| ((*r).to_owned(), *n)).collect());
+        }
+        out.push(checked);
+        module = after;
+    }
+    out.push(plan(&module, entries, &mut cx)?);
+    Ok(out)
+}
+
+/// What `f` of `m` gives.
+fn run(m: &Module, f: &Function, stored: &Stored, seed: u64) -> Result<Vec<Tensor>, EvalError> {
+    let id = m.func_named(&f.name).ok_or_else(|| EvalError::new("it is gone"))?;
+    let syms = numbers::symbols(m, TOKENS);
+    let args = numbers::operands(&m.funcs[id], &syms, seed)?;
+    let weights = In(m, stored);
+    if m.mesh.is_empty() {
+        Interp::new(m, Arith::Real, syms, &weights).run(id, args)
+    } else {
+        RankInterp::new(m, Arith::Real, syms, &weights).run(id, args)
+    }
+}
+
+/// Every function that is on both sides gives the same.
+fn equal(pass: &str, before: &Module, after: &Module) -> Result<Checked, Different> {
+    let stored = Stored::of(before);
+    let mut out = Checked { pass: pass.into(), functions: 0, comparisons: 0, worst: 0.0, rules: BTreeMap::new() };
+    // A placed function may have several forms, and operands in parts: its entries show them.
+    let placed = before.mesh.is_empty() && !after.mesh.is_empty();
+    for f in before.funcs.values().filter(|f| f.entry || !placed) {
+        let bad = |why: String| different(pass, &f.name, why);
+        let mut numbers = false;
+        for seed in 0..SEEDS {
+            let want = run(before, f, &stored, seed).map_err(|e| bad(format!("before: {e}")))?;
+            let got = run(after, f, &stored, seed).map_err(|e| bad(format!("after: {e}")))?;
+            compare(&mut out, &got, &want).map_err(bad)?;
+            numbers |= numbers::has_numbers(&want);
+        }
+        if !numbers {
+            return Err(bad("it gives no numbers, so nothing was checked".into()));
+        }
+        out.functions += 1;
+    }
+    Ok(out)
+}
+
+fn compare(out: &mut Checked, got: &[Tensor], want: &[Tensor]) -> Result<(), String> {
+    let d = numbers::apart(got, want);
+    out.comparisons += 1;
+    out.worst = out.worst.max(d);
+    if d <= REAL {
+        Ok(())
+    } else {
+        Err(format!("results differ by {d:.1e} of their size, at most {REAL:e} are allowed"))
+    }
+}
+
+/// The plan of the entries gives what the module gives.
+fn plan(m: &Module, entries: &[EntryInfo], cx: &mut PassCx) -> Result<Checked, Different> {
+    const STAGE: &str = pipeline::SCHEDULE;
+    let at = |d: Diagnostic| different(STAGE, "module", d.to_string());
+    let lowered = lower::lower(m, cx).map_err(at)?;
+    let s = schedule::schedule(m, &lowered, entries).map_err(at)?;
+    let ranks = rank_count(&m.mesh).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
+    let plan = Plan {
+        format: FORMAT,
+        producer: String::new(),
+        target: Target { name: String::new(), arch: String::new(), ranks },
+        model: Model {
+            arch: String::new(),
+            name: String::new(),
+            layers: 0,
+            vocab: 0,
+            trained_ctx: 0,
+            stop: Vec::new(),
+            suppress: Vec::new(),
+        },
+        limits: Limits { ctx: 1, max_batch: 1, cache_rows: 1, chunk: 1 },
+        mesh: m.mesh.clone(),
+        files: Vec::new(),
+        weights: s.weights,
+        states: s.states,
+        phases: s.phases,
+    };
+    let stored = Stored::of(m);
+    let mut out = Checked { pass: STAGE.into(), functions: 0, comparisons: 0, worst: 0.0, rules: BTreeMap::new() };
+    for e in entries {
+        let bad = |why: String| different(STAGE, &e.func, why);
+        let (Some(id), Some(phase)) = (m.func_named(&e.func), plan.phase(&e.func)) else {
+            return Err(bad("the plan lacks it".into()));
+        };
+        let f = &m.funcs[id];
+        let syms = numbers::symbols(m, TOKENS);
+        for seed in 0..SEEDS {
+            let text = |e: EvalError| bad(e.to_string());
+            let want = run(m, f, &stored, seed).map_err(text)?;
+            let values = f.results.iter().zip(want).filter(|((_, v), _)| !f.ty(*v).state).map(|(_, t)| t);
+            let want: Vec<Tensor> = values.collect();
+            let args = numbers::operands(f, &syms, seed).map_err(text)?;
+            let plain = f.params.iter().zip(args).filter(|(p, _)| !f.ty(**p).state).map(|(_, t)| t);
+            let params: Vec<Tensor> = plain.collect();
+            let mut interp = PlanInterp::new(&plan, Arith::Real, &stored).map_err(text)?;
+            let got = interp.run(phase, &syms, &params).map_err(text)?;
+            compare(&mut out, &got, &want).map_err(bad)?;
+        }
+        out.functions += 1;
+    }
+    Ok(out)
+}

@@ -1,0 +1,289 @@
+//! `glmc explain PLAN --html FILE`: one page that needs nothing else: memory by rank, the steps of a decoded token, where
+//! their time goes, what was rewritten and placed. Every text that comes from a plan is escaped.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use glmc_ir::plan::{PhaseKind, Plan};
+use glmc_passes::cost::{Bound, StepCost, step_costs};
+use glmc_passes::fit::Need;
+use glmc_passes::target::Target;
+
+use super::decisions::Decisions;
+use super::figures::human_seconds;
+use super::human_bytes;
+use crate::error::CliError;
+
+const STYLE: &str = include_str!("explain_page.css");
+
+/// Text in which nothing is markup.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in crate::terminal::escaped(text).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A table with a heading a column; columns from `numbers` on are numbers.
+fn table(caption: &str, heads: &[&str], numbers: usize, rows: &[Vec<String>]) -> String {
+    let mut out = format!("<div class=scroll><table><caption>{}</caption><thead><tr>", escape(caption));
+    let class = |i: usize| if i >= numbers { " class=n" } else { "" };
+    for (i, h) in heads.iter().enumerate() {
+        let _ = write!(out, "<th scope=col{}>{}</th>", class(i), escape(h));
+    }
+    out += "</tr></thead><tbody>";
+    for row in rows {
+        out += "<tr>";
+        for (i, cell) in row.iter().enumerate() {
+            let _ = match i {
+                0 => write!(out, "<th scope=row>{}</th>", escape(cell)),
+                _ => write!(out, "<td{}>{}</td>", class(i), escape(cell)),
+            };
+        }
+        out += "</tr>";
+    }
+    out + "</tbody></table></div>\n"
+}
+
+/// A bar a rank, of parts whose width is their share of the most that any rank has or needs.
+fn memory(needs: &[Need], available: Option<u64>) -> String {
+    let most = needs.iter().map(Need::total).chain(available).max().unwrap_or(1).max(1);
+    let names: Vec<String> = needs.first().map(|n| n.parts().into_iter().map(|p| p.0).collect()).unwrap_or_default();
+    let mut out = String::from("<section aria-labelledby=memory><h2 id=memory>Memory by rank</h2>\n<ul class=legend>");
+    let used = |i: usize| needs.iter().any(|n| n.parts().get(i).is_some_and(|p| p.1 > 0));
+    for (i, n) in names.iter().enumerate().filter(|(i, _)| used(*i)) {
+        let _ = write!(out, "<li><span class=\"key c{}\"></span>{}</li>", i % 8, escape(n));
+    }
+    out += "</ul>\n";
+    for (rank, need) in needs.iter().enumerate() {
+        let total = human_bytes(need.total());
+        let of = available.map_or_else(String::new, |a| format!(" of {}", human_bytes(a)));
+        let parts: Vec<String> =
+            need.parts().iter().filter(|p| p.1 > 0).map(|p| format!("{} {}", p.0, human_bytes(p.1))).collect();
+        let label = escape(&format!("rank {rank}: {total}{of}: {}", parts.join(", ")));
+        let _ = write!(
+            out,
+            "<div class=row><span class=name>rank {rank}</span><div class=bar role=img aria-label=\"{label}\" title=\"{label}\">"
+        );
+        for (i, (_, bytes)) in need.parts().iter().enumerate().filter(|(_, p)| p.1 > 0) {
+            let width = 100.0 * *bytes as f64 / most as f64;
+            let _ = write!(out, "<span class=c{} style=\"width:{width:.3}%\"></span>", i % 8);
+        }
+        let _ = writeln!(out, "</div><span class=figure>{}</span></div>", escape(&format!("{total}{of}")));
+    }
+    let rows: Vec<Vec<String>> = needs
+        .iter()
+        .enumerate()
+        .map(|(r, n)| {
+            let parts = n.parts().into_iter().map(|p| human_bytes(p.1));
+            std::iter::once(format!("rank {r}")).chain(parts).chain([human_bytes(n.total())]).collect()
+        })
+        .collect();
+    let heads: Vec<&str> = std::iter::once("rank").chain(names.iter().map(String::as_str)).chain(["sum"]).collect();
+    let _ = write!(
+        out,
+        "<details><summary>As a table</summary>{}</details></section>\n",
+        table("Bytes by rank", &heads, 1, &rows)
+    );
+    out
+}
+
+fn class_of(c: &StepCost) -> usize {
+    match c.bound {
+        Bound::Link => 2,
+        Bound::Launch => 4,
+        Bound::Arithmetic => 3,
+        Bound::Memory if c.bytes.weights >= c.bytes.caches.max(c.bytes.other) => 0,
+        Bound::Memory if c.bytes.caches >= c.bytes.other => 1,
+        Bound::Memory => 5,
+    }
+}
+
+const CLASSES: [&str; 6] = ["weights", "caches", "links", "arithmetic", "launches", "activations"];
+
+/// The steps of a phase side by side, as wide as they take.
+fn timeline(phase: &str, steps: &[StepCost]) -> String {
+    let total: f64 = steps.iter().map(|s| s.seconds).sum();
+    let mut out = format!(
+        "<section aria-labelledby=steps><h2 id=steps>Steps of {}</h2>\n<p>{} steps, {} predicted. Each is as wide as it takes; \
+         its colour says what it waits for. Point at one for its name.</p>\n<ul class=legend>",
+        escape(phase),
+        steps.len(),
+        escape(&human_seconds(total))
+    );
+    for (i, n) in CLASSES.iter().enumerate() {
+        let _ = write!(out, "<li><span class=\"key c{i}\"></span>{n}</li>");
+    }
+    let label = format!(
+        "{} steps of {}, {} in all; the table below lists them by kernel",
+        steps.len(),
+        phase,
+        human_seconds(total)
+    );
+    let _ = write!(
+        out,
+        "</ul>\n<svg class=timeline viewBox=\"0 0 1000 60\" preserveAspectRatio=none role=img aria-label=\"{}\">",
+        escape(&label)
+    );
+    let mut at = 0.0;
+    for s in steps {
+        let width = if total > 0.0 { 1000.0 * s.seconds / total } else { 0.0 };
+        let title = escape(&format!("{} ({}): {}", s.step, s.kernel, human_seconds(s.seconds)));
+        let _ = write!(
+            out,
+            "<rect class=c{} x={at:.3} y=0 width={width:.3} height=60><title>{title}</title></rect>",
+            class_of(s)
+        );
+        at += width;
+    }
+    out + "</svg></section>\n"
+}
+
+/// What each kernel moves, computes and takes, and how near it is to the roof.
+fn roofline(target: &Target, steps: &[StepCost]) -> String {
+    let mut by: BTreeMap<&str, (usize, u64, u64, f64, f64, BTreeMap<Bound, f64>)> = BTreeMap::new();
+    for s in steps {
+        let row = by.entry(s.kernel).or_default();
+        row.0 += 1;
+        row.1 += s.bytes.total();
+        row.2 += s.flops;
+        row.3 += s.seconds;
+        row.4 += s.launch_s;
+        *row.5.entry(s.bound).or_default() += s.seconds;
+    }
+    let total: f64 = steps.iter().map(|s| s.seconds).sum();
+    let mut rows: Vec<_> = by.into_iter().collect();
+    rows.sort_by(|a, b| b.1.3.total_cmp(&a.1.3).then(a.0.cmp(b.0)));
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|(kernel, (n, bytes, flops, seconds, launch, bounds))| {
+            let bound = bounds
+                .into_iter()
+                .max_by(|a, b| a.1.total_cmp(&b.1))
+                .map_or_else(String::new, |(b, _)| format!("{b:?}"));
+            let roof = bytes as f64 / target.device.read_bytes_per_s;
+            vec![
+                kernel.to_owned(),
+                bound.to_lowercase(),
+                n.to_string(),
+                human_bytes(bytes),
+                format!("{:.3}", flops as f64 / 1e9),
+                if bytes > 0 { format!("{:.1}", flops as f64 / bytes as f64) } else { "-".into() },
+                human_seconds(seconds),
+                human_seconds(launch),
+                format!("{:.0} %", if seconds > 0.0 { 100.0 * roof / seconds } else { 0.0 }),
+                format!("{:.1} %", if total > 0.0 { 100.0 * seconds / total } else { 0.0 }),
+            ]
+        })
+        .collect();
+    let heads = [
+        "kernel",
+        "bound by",
+        "steps",
+        "bytes",
+        "GFLOP",
+        "flop/byte",
+        "time",
+        "of it launch",
+        "of the byte roof",
+        "of the step",
+    ];
+    format!(
+        "<section aria-labelledby=roof><h2 id=roof>Roofline</h2>\n{}</section>\n",
+        table("By kernel, the longest first", &heads, 2, &rows)
+    )
+}
+
+fn rewrites(d: &Decisions) -> String {
+    let row = |f: &super::decisions::Rewritten| {
+        let rules: Vec<String> = f.rules.iter().map(|(r, n)| format!("{r} {n}")).collect();
+        let next = f.others.first().map_or_else(|| "-".into(), |s| human_seconds(*s));
+        vec![f.name.clone(), rules.join(", "), human_seconds(f.before), human_seconds(f.after), next]
+    };
+    let rows: Vec<Vec<String>> = d.functions.iter().map(row).collect();
+    let heads = ["function", "rules and the ops that each made", "before", "after", "next best"];
+    format!(
+        "<section aria-labelledby=rules><h2 id=rules>Rewrites</h2>\n{}</section>\n",
+        table("Predicted time of one call", &heads, 2, &rows)
+    )
+}
+
+fn placements(d: &Decisions) -> String {
+    let Some(p) = &d.placement else { return String::new() };
+    let mut out = String::from("<section aria-labelledby=places><h2 id=places>Placements</h2>\n");
+    for f in &p.functions {
+        let row = |v: &glmc_passes::shard::report::Chosen| {
+            let next = v.others.first();
+            vec![
+                v.value.clone(),
+                v.ty.clone(),
+                next.map_or_else(|| "-".into(), |o| o.ty.clone()),
+                v.bytes.map_or_else(|| "-".into(), human_bytes),
+                next.map_or_else(|| "-".into(), |o| format!("+{}", human_seconds((o.seconds - v.seconds).max(0.0)))),
+            ]
+        };
+        let rows: Vec<Vec<String>> = f.values.iter().map(row).collect();
+        let heads = ["value", "placed as", "next best", "bytes on a rank", "next best costs"];
+        let caption = format!("{}: {} a run", f.name, human_seconds(f.seconds));
+        let _ = write!(
+            out,
+            "<details><summary>{}</summary>{}</details>\n",
+            escape(&caption),
+            table(&caption, &heads, 3, &rows)
+        );
+    }
+    out + "</section>\n"
+}
+
+/// The page.
+pub(super) fn page(
+    plan: &Plan,
+    target: &Target,
+    needs: &[Need],
+    d: &Decisions,
+    tune_ctx: u64,
+) -> Result<String, CliError> {
+    let decode =
+        plan.phases.iter().filter(|p| p.kind == PhaseKind::Decode).min_by_key(|p| p.tokens).or(plan.phases.first());
+    let mut body = memory(needs, target.device.memory_bytes);
+    if let Some(phase) = decode {
+        let steps = step_costs(plan, phase, target, tune_ctx, 0).map_err(|e| CliError::internal(e.to_string()))?;
+        body += &timeline(&phase.name, &steps);
+        body += &roofline(target, &steps);
+    }
+    body += &rewrites(d);
+    body += &placements(d);
+    let name = if plan.model.name.is_empty() { plan.model.arch.clone() } else { plan.model.name.clone() };
+    let title = escape(&format!("{name} on {}", target.name));
+    let about = escape(&format!(
+        "{} layers, {} ranks of {}, context {}, batch {}; costed at context {tune_ctx}; {}",
+        plan.model.layers, plan.target.ranks, plan.target.arch, plan.limits.ctx, plan.limits.max_batch, plan.producer
+    ));
+    Ok(format!(
+        "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\n\
+         <meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style></head>\n<body><main><h1>{title}</h1>\n<p>{about}</p>\n{body}</main></body></html>\n"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{escape, table};
+
+    #[test]
+    fn names_are_no_markup() {
+        let evil = "<script>alert('x')</script>\" onload=\"y&\u{1b}[31m";
+        let safe = escape(evil);
+        assert!(!safe.contains(['<', '>', '"', '\'', '\u{1b}']), "{safe}");
+        let t = table("c", &["<b>", "n"], 1, &[vec![evil.into(), evil.into()]]);
+        assert!(!t.contains("<script") && !t.contains("<b>") && !t.contains("onload=\""), "{t}");
+    }
+}

@@ -1,0 +1,90 @@
+//! `explain` of a value, as a page, and `compile --check`.
+
+use super::support::{glmc, s, tiny, tiny_plan};
+
+#[test]
+fn a_value_is_explained_in_every_phase() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = tiny_plan(dir.path());
+    let all = glmc(&["explain", s(&plan), "--json"]).ok().json();
+    assert!(all["rewrites"].as_u64().is_some_and(|n| n > 0), "{all}");
+    for f in all["functions"].as_array().unwrap() {
+        assert!(f["after"].as_f64().unwrap() <= f["before"].as_f64().unwrap() * (1.0 + 1e-12), "{f}");
+    }
+    let rules = all["functions"].as_array().unwrap().iter().map(|f| f["rules"].as_object().unwrap().len());
+    assert!(rules.sum::<usize>() > 20);
+    let names = ["blk.1.attn_output", "blk.1.q", "blk.1.kv", "blk.2.ffn_moe_out", "blk.1.attn_norm", "logits"];
+    let mut found = 0;
+    for name in names {
+        let ran = glmc(&["explain", s(&plan), name, "--json"]);
+        if ran.code() != 0 {
+            assert_eq!(ran.class(), ("usage".into(), "value-unknown".into()));
+            continue;
+        }
+        found += 1;
+        let v = ran.json();
+        assert_eq!(v["value"], name);
+        for p in v["phases"].as_array().unwrap() {
+            let touched = p["made_by"].as_array().unwrap().len() + p["read_by"].as_array().unwrap().len();
+            assert!(touched > 0, "{name}: {p}");
+            for at in p["made_by"].as_array().unwrap().iter().chain(p["read_by"].as_array().unwrap()) {
+                assert!(at["cost"]["seconds"].as_f64().is_some_and(|s| s > 0.0), "{at}");
+            }
+            if p["kind"] == "buffer" {
+                let function = p["home"]["function"].as_str().unwrap();
+                assert!(function.starts_with(p["phase"].as_str().unwrap()), "{function}: {p}");
+                assert!(!p["home"]["rules"].as_array().unwrap().is_empty(), "{p}");
+                assert!(p["offset"].is_number() && p["life"].is_array() && p["bytes"][0].as_u64() > Some(0), "{p}");
+            }
+        }
+    }
+    assert!(found >= 3, "{found} of {names:?} are in the plan");
+    let text = glmc(&["explain", s(&plan), "blk.1.attn_norm"]).ok().out;
+    for word in ["in @", "phase decode_1", "made by", "arena", "bound by"] {
+        assert!(text.contains(word), "no {word}: {text}");
+    }
+    let none = glmc(&["explain", s(&plan), "blk.1.attn_nrm"]);
+    assert_eq!((none.code(), none.class()), (2, ("usage".into(), "value-unknown".into())));
+}
+
+#[test]
+fn the_page_stands_alone_and_is_the_same_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = tiny_plan(dir.path());
+    let (a, b) = (dir.path().join("a.html"), dir.path().join("b.html"));
+    glmc(&["explain", s(&plan), "--html", s(&a)]).ok();
+    glmc(&["explain", s(&plan), "--html", s(&b)]).ok();
+    let page = std::fs::read_to_string(&a).unwrap();
+    assert_eq!(page, std::fs::read_to_string(&b).unwrap());
+    for part in
+        ["Memory by rank", "Steps of decode_1", "Roofline", "Rewrites", "prefers-color-scheme:dark", "aria-label"]
+    {
+        assert!(page.contains(part), "no {part}");
+    }
+    for outside in ["http:", "https:", "<script", "<link", "<img", "url(", "@import"] {
+        assert!(!page.contains(outside), "the page asks for {outside}");
+    }
+    // Tags that open are closed.
+    for tag in ["section", "table", "tbody", "details", "svg", "main", "div", "tr"] {
+        let count = |what: String| page.matches(&what).count();
+        let opened = count(format!("<{tag}>")) + count(format!("<{tag} "));
+        assert_eq!(opened, count(format!("</{tag}>")), "{tag}");
+    }
+    let away = dir.path().join("no/such/a.html");
+    assert_eq!(glmc(&["explain", s(&plan), "--html", s(&away)]).class(), ("usage".into(), "output-parent".into()));
+}
+
+#[test]
+fn check_says_what_was_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("plan");
+    let ran = glmc(&["compile", s(&tiny()), "-o", s(&plan), "--ctx", "256", "--max-batch", "1", "--check", "--json"]);
+    let json = ran.ok().json();
+    let passes = json["checked"]["passes"].as_array().unwrap();
+    let names: Vec<&str> = passes.iter().map(|p| p["pass"].as_str().unwrap()).collect();
+    assert_eq!(names, ["canonicalise", "saturate", "shard", "schedule"]);
+    assert!(passes.iter().all(|p| p["comparisons"].as_u64() >= Some(4)), "{json}");
+    assert_eq!(json["checked"]["other_rewrites"], serde_json::json!([]));
+    let text = glmc(&["compile", s(&tiny()), "-o", s(&plan), "--ctx", "256", "--max-batch", "1", "--check"]).ok().out;
+    assert!(text.contains("checked in exact arithmetic") && text.contains("are those of the plan"), "{text}");
+}
