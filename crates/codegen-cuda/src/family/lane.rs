@@ -107,7 +107,7 @@ fn spills(s: &Shape, lane: LaneType, digits: u64, t: &Tuning) -> Option<String> 
         1 if rows > 2 && digits > 1 && t.warps > 8 => format!("{rows} rows at once of {digits} digits"),
         1 if rows > 1 && lane.name == "Q8_0" && t.warps > 8 && steps == 3 => format!("{steps} steps of {rows} rows"),
         2 if rows > 2 || (rows > 1 && t.warps > 8) => format!("{rows} rows at once of two tokens"),
-        3.. if rows > s.ways || t.warps > 8 || t.parts > 2 => format!("{} tokens", s.tokens),
+        3.. if rows > s.ways || t.warps > 8 || t.parts > 1 => format!("{} tokens", s.tokens),
         _ => return None,
     };
     Some(format!("registers spill: {why} in {} warps", t.warps))
