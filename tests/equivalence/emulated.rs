@@ -130,7 +130,8 @@ fn model() -> PathBuf {
 }
 
 fn check(target: &str, choices: &Choices, near: f64) {
-    let c = compile_for(&model(), &OPTIONS, &crate::run::machine(target).target).unwrap_or_else(|e| panic!("{target}: {e}"));
+    let c = compile_for(&model(), &OPTIONS, &crate::run::machine(target).target)
+        .unwrap_or_else(|e| panic!("{target}: {e}"));
     let program = Program::new(&c.plan, Arch::Sm90, choices).unwrap_or_else(|e| panic!("{target}: {e}"));
     let kernels = program.kernels.len();
     let meets = program.kernels.iter().filter(|k| k.name.starts_with("meet_")).count();
@@ -197,7 +198,8 @@ fn every_kernel_of_the_launch_programs_compiles_without_spills() {
         Err(e) => return println!("SKIPPED: {e}"),
     };
     for (target, arch) in [("cpu", Arch::Sm90), ("1x-h200", Arch::Sm120)] {
-        let c = compile_for(&model(), &OPTIONS, &crate::run::machine(target).target).unwrap_or_else(|e| panic!("{target}: {e}"));
+        let c = compile_for(&model(), &OPTIONS, &crate::run::machine(target).target)
+            .unwrap_or_else(|e| panic!("{target}: {e}"));
         let program = Program::new(&c.plan, arch, &Choices::default()).unwrap_or_else(|e| panic!("{target}: {e}"));
         let groups: Vec<&[Generated]> = program.kernels.chunks(6).collect();
         let unit = |g: &&[Generated]| Unit { name: g[0].name.clone(), source: emit::unit(g.iter()) };

@@ -119,7 +119,7 @@ const IN_LANES: [Fault; 8] = [
         "a scale of the next block",
         "matmul",
         "q8_0 [1, 512]",
-        "gemv.cuh",
+        "activation.cuh",
         ["(x + A::SCALES)[unit];", "(x + A::SCALES)[(unit + 1) % A::UNITS];"],
     ),
     fault(
@@ -129,7 +129,8 @@ const IN_LANES: [Fault; 8] = [
         "quant/lane.cuh",
         [
             "codes[i] = w[i] & 0x0f0f0f0fu;",
-            "codes[i] = w[i] & 0x0f0f0f0fu; if (i == 3) codes[i] = codes[i] >> 8 & 15u | (codes[i] & 15u) << 8 | codes[i] & 0x0f0f0000u;",
+            "codes[i] = w[i] & 0x0f0f0f0fu; u32 c = codes[i]; \
+             if (i == 3) codes[i] = c >> 8 & 15u | (c & 15u) << 8 | c & 0x0f0f0000u;",
         ],
     ),
     fault(

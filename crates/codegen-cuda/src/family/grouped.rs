@@ -14,7 +14,7 @@ const WARPS: u64 = 8;
 /// How choices meet their experts.
 enum Way {
     Rows,
-    Lane(lane::Config),
+    Lane(Box<lane::Config>),
     Tiles(Math),
 }
 
@@ -109,7 +109,7 @@ pub(super) fn grouped(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
     let tensor = fit.and_then(|()| Math::tensor(cx)).map(|m| tiles(m, 2.0));
     let list = vec![
         ("rows", Ok((1.0, Way::Rows))),
-        ("lane", verdict.map(|l| (0.5, Way::Lane(l)))),
+        ("lane", verdict.map(|l| (0.5, Way::Lane(Box::new(l))))),
         ("tiles", exact),
         ("tensor", tensor),
     ];

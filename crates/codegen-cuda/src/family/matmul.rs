@@ -8,8 +8,8 @@ use glmc_ir::ops::Einsum;
 use glmc_ir::ty::{Dim, Elem};
 
 use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part, choose};
-use super::lane;
 use super::tile::{Math, TILE};
+use super::{lane, lane_emit};
 use crate::request::GenerateError;
 
 /// Warps of a block of `any` and `rows`.
@@ -161,7 +161,7 @@ fn few(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], lanes: &[lane::Config]) -> Resul
         let rows = f.free * f.batches;
         let mut m = format!("  typedef {} X;\n  typedef {} PUT;\n", cx.inputs[0].decoder(), cx.put(0)?);
         m.push_str(&l.members(w));
-        m.push_str(&lane::accessors(&cx.inputs[0].ident, &cx.outputs[0].ident, &[&w.ident]));
+        m.push_str(&lane_emit::accessors(&cx.inputs[0].ident, &cx.outputs[0].ident, &[&w.ident]));
         let steps = [("XSTEP", f.batches * f.k), ("YSTEP", if total == 0 { rows } else { total }), ("YFIRST", *first)];
         for (name, value) in steps {
             let _ = writeln!(m, "  static constexpr u32 {name} = {value};");

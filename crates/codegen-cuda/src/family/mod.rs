@@ -9,6 +9,7 @@ mod grouped;
 mod indexer;
 mod lane;
 mod lane_cost;
+mod lane_emit;
 mod matmul;
 mod norm;
 mod pieces;

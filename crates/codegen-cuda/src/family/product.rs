@@ -148,11 +148,11 @@ fn swiglu(cx: &Cx<'_>, kernel: &Kernel, inputs: [&[usize]; 2]) -> Result<Draft, 
     with_step(cx, vec![gate, up], "", "", "silu(gate(args)[i]) * up(args)[i]")
 }
 
+/// A draft of one launch, or why there is none.
+type Fused = Result<Result<Draft, GenerateError>, String>;
+
 /// The fused draft if there is one, else the other with the reason.
-fn fused_or(
-    fused: Result<Result<Draft, GenerateError>, String>,
-    other: impl FnOnce() -> Result<Draft, GenerateError>,
-) -> Result<Draft, GenerateError> {
+fn fused_or(fused: Fused, other: impl FnOnce() -> Result<Draft, GenerateError>) -> Result<Draft, GenerateError> {
     match fused {
         Ok(d) => d,
         Err(why) => {
@@ -173,7 +173,7 @@ fn alike<'a>(cx: &'a Cx<'_>) -> Result<[&'a Part; 2], String> {
 }
 
 pub(super) fn gate_up(cx: &Cx<'_>, k: &GateUpKernel) -> Result<Draft, GenerateError> {
-    let fused = || {
+    let fused = || -> Fused {
         let w = alike(cx)?;
         let form = matmul::rows_form(cx, &Einsum::parse(&k.spec).map_err(|e| e.to_string())?, w[0])?;
         let shape = form.shape(cx.bound(&form.tokens).unwrap_or(u64::MAX), 1.0);
@@ -188,7 +188,7 @@ pub(super) fn gate_up(cx: &Cx<'_>, k: &GateUpKernel) -> Result<Draft, GenerateEr
 }
 
 pub(super) fn grouped_gate_up(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
-    let fused = || {
+    let fused = || -> Fused {
         let w = alike(cx)?;
         let config = lane::plan(cx, w[0], &grouped::shape(cx, [0, 1, 3], 2, false)?)?;
         Ok(config.draft(cx, &w, None, [cx.size(&cx.inputs[3].ty.dims), "1u".into()]))
@@ -197,7 +197,7 @@ pub(super) fn grouped_gate_up(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
 }
 
 pub(super) fn grouped_down(cx: &Cx<'_>) -> Result<Draft, GenerateError> {
-    let fused = || {
+    let fused = || -> Fused {
         let config = lane::plan(cx, &cx.inputs[1], &grouped::shape(cx, [0, 1, 2], 1, true)?)?;
         let counts = [cx.size(&cx.inputs[2].ty.dims[..1]), "1u".into()];
         Ok(config.draft(cx, &[&cx.inputs[1]], Some(&cx.inputs[3]), counts))

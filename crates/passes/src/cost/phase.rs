@@ -94,7 +94,12 @@ impl Launch<'_> {
     }
 }
 
-pub(super) fn launch<'a>(step: &'a Step, mesh: &Mesh, syms: &SymValues, target: &Target) -> Result<Launch<'a>, Diagnostic> {
+pub(super) fn launch<'a>(
+    step: &'a Step,
+    mesh: &Mesh,
+    syms: &SymValues,
+    target: &Target,
+) -> Result<Launch<'a>, Diagnostic> {
     let inputs: Vec<_> = step.args.iter().filter(|a| a.access != Access::Write).collect();
     let global: Vec<TensorType> = inputs.iter().map(|a| strip(&a.ty)).collect();
     let types: Vec<&TensorType> = global.iter().collect();
