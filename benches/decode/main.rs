@@ -3,6 +3,9 @@
 //! `cargo bench --bench decode [-- MODEL ...]`: the shipped tiny model, and models of 1 GB of weights in one type each.
 //! For each: tokens a second, bytes of weights that a token reads (experts that are not chosen left out), their product
 //! as a share of the bandwidth, and the peak resident memory beside weights and caches.
+//!
+//! `cargo bench --bench decode -- --plain [MODEL ...]`: how much faster the optimised plan decodes than the plain one
+//! (`--fuel 0`), in alternating runs.
 #![allow(clippy::print_stdout, reason = "a program whose product is a table")]
 #![allow(unsafe_code, reason = "wait4 gives a child's peak memory")]
 #![allow(missing_docs, reason = "a bench")]
@@ -23,6 +26,12 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const GLMC: &str = env!("CARGO_BIN_EXE_glmc");
 /// Asks this program for the bandwidth alone.
 const BANDWIDTH: &str = "--bandwidth";
+/// Compares with the plan that no pass optimised.
+const PLAIN: &str = "--plain";
+/// Tokens in the cache when the two plans are compared.
+const LONG_CONTEXT: usize = 512;
+/// Runs of each of the two.
+const ALTERNATING: usize = 5;
 /// Tokens in the cache when timing starts.
 const CONTEXT: usize = 64;
 /// Tokens timed.
@@ -34,12 +43,17 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let plain = std::env::args().any(|a| a == PLAIN);
     let dir = tempfile::tempdir()?;
     println!("memory reads {:.2} GB/s at the start", bandwidth()?);
-    println!(
-        "{:<12} {:>9} {:>9} {:>12} {:>9} {:>9} {:>7} {:>12}",
-        "model", "weights", "tok/s", "read/token", "GB/s", "ceiling", "share", "extra RSS"
-    );
+    if plain {
+        println!("{:<12} {:>12} {:>12} {:>7}", "model", "tok/s", "plain tok/s", "ratio");
+    } else {
+        println!(
+            "{:<12} {:>9} {:>9} {:>12} {:>9} {:>9} {:>7} {:>12}",
+            "model", "weights", "tok/s", "read/token", "GB/s", "ceiling", "share", "extra RSS"
+        );
+    }
     let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/tiny-Q4_K_M.gguf");
     let mut models: Vec<(String, PathBuf)> = vec![("tiny".into(), tiny)];
     for ty in [QuantType::Q4_K, QuantType::Q8_0] {
@@ -49,7 +63,8 @@ fn main() -> Result<()> {
         if let Some(ty) = name.strip_prefix("1gb-").and_then(QuantType::from_name) {
             model::write(&path, ty, 1_000_000_000)?;
         }
-        measure(&name, &path, dir.path())?;
+        let of = if plain { compare } else { measure };
+        of(&name, &path, dir.path())?;
         if path.starts_with(dir.path()) {
             std::fs::remove_file(&path)?;
         }
@@ -65,8 +80,7 @@ fn measure(name: &str, model: &Path, dir: &Path) -> Result<()> {
     let memory = &compiled["memory_per_rank"][0];
     let weights = memory["weights"].as_f64().ok_or("no weights")?;
     let caches = memory["caches"].as_f64().ok_or("no caches")?;
-    let prompt = (0..CONTEXT).map(|i| (i * 37 % 2000).to_string()).collect::<Vec<_>>().join(",");
-    let n = (STEPS + 1).to_string();
+    let (prompt, n) = (prompt(CONTEXT), (STEPS + 1).to_string());
     let (mut best, mut extra, mut ceiling) = (0.0f64, 0.0f64, 0.0f64);
     for _ in 0..3 {
         ceiling = ceiling.max(bandwidth()?);
@@ -83,6 +97,37 @@ fn measure(name: &str, model: &Path, dir: &Path) -> Result<()> {
         extra / 1e6
     );
     Ok(())
+}
+
+/// Medians over alternating runs of the optimised and the plain plan.
+fn compare(name: &str, model: &Path, dir: &Path) -> Result<()> {
+    let mut plans = Vec::new();
+    for (kind, fuel) in [("optimised", None), ("plain", Some("0"))] {
+        let plan = dir.join(format!("{name}.{kind}"));
+        let mut args = vec!["compile", text(model)?, "-o", text(&plan)?, "--ctx", "1024", "--max-batch", "1", "--json"];
+        args.extend(fuel.iter().flat_map(|n| ["--fuel", n]));
+        json(&args)?;
+        plans.push((plan, Vec::new()));
+    }
+    let (prompt, n) = (prompt(LONG_CONTEXT), (STEPS + 1).to_string());
+    for _ in 0..ALTERNATING {
+        for (plan, speeds) in &mut plans {
+            let (ran, _) = json(&["run", text(plan)?, "--tokens", &prompt, "-n", &n, "--ignore-eos", "--json"])?;
+            speeds.push(ran["timings"]["decode_tps"].as_f64().ok_or("no decode_tps")?);
+        }
+    }
+    let median = |speeds: &mut Vec<f64>| {
+        speeds.sort_by(f64::total_cmp);
+        speeds[speeds.len() / 2]
+    };
+    let (fast, slow) = (median(&mut plans[0].1), median(&mut plans[1].1));
+    println!("{name:<12} {fast:>12.1} {slow:>12.1} {:>7.2}", fast / slow);
+    Ok(())
+}
+
+/// `n` token ids.
+fn prompt(n: usize) -> String {
+    (0..n).map(|i| (i * 37 % 2000).to_string()).collect::<Vec<_>>().join(",")
 }
 
 fn text(p: &Path) -> Result<&str> {

@@ -2,6 +2,9 @@
 //! decoder's bits, and multiplied by every kernel that takes it.
 #![allow(clippy::print_stdout, reason = "tests say how much they compared")]
 
+#[path = "support/host.rs"]
+mod host;
+
 use std::path::Path;
 
 use glmc_codegen_cuda::cases::{Check, In, Rng, blocks, matrices, meaning};
@@ -19,6 +22,9 @@ fn program(kernels: &[Generated]) -> Program {
 
 #[test]
 fn host_and_device_repack_to_the_same_bytes() {
+    if !host::compiler_is_there() {
+        return;
+    }
     let mut rng = Rng(5);
     let (mut kernels, mut jobs, mut wants) = (Vec::new(), Vec::new(), Vec::new());
     for q in TYPES {
@@ -102,17 +108,26 @@ fn check(list: &[Check], arch: Arch) -> usize {
 
 #[test]
 fn matmuls_take_the_lane_layout() {
+    if !host::compiler_is_there() {
+        return;
+    }
     let staged = check(&matmuls(), Arch::Sm120);
     assert!(staged > 0, "no matrix was larger than its block's shared memory");
 }
 
 #[test]
 fn experts_take_the_lane_layout() {
+    if !host::compiler_is_there() {
+        return;
+    }
     check(&experts(), Arch::Sm90);
 }
 
 #[test]
 fn machines_without_bulk_copies_take_it_too() {
+    if !host::compiler_is_there() {
+        return;
+    }
     let few: Vec<Check> = matmuls().into_iter().step_by(3).chain(experts().into_iter().step_by(5)).collect();
     check(&few, Arch::Sm80);
 }
@@ -120,6 +135,9 @@ fn machines_without_bulk_copies_take_it_too() {
 /// One wrong row of codes is more than the budget, so the comparisons above have power.
 #[test]
 fn a_planted_fault_is_found() {
+    if !host::compiler_is_there() {
+        return;
+    }
     for c in matmuls().into_iter().filter(|c| c.options.activations == Activations::F32).step_by(7) {
         let k = c.kernel(Arch::Sm90).expect("a kernel");
         let (mut job, bounds) = c.job(&k).expect("a job");

@@ -61,8 +61,8 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     let list = vec![("any", any_verdict), ("rows", of(rows_cost)), ("tile", of(tile_cost)), ("lane", lane_verdict)];
     let (name, (), rejected) = choose(cx, list)?;
     let mut draft = match (forms, lanes) {
-        (Ok(forms), Ok(lanes)) if name == "lane" => few(cx, &forms, &lanes)?,
-        (Ok(forms), _) if name != "any" => matrix(cx, &forms, Math::of(name))?,
+        (Ok(forms), Ok(lanes)) if name == "lane" => few(cx, &e, &forms, &lanes)?,
+        (Ok(forms), _) if name != "any" => matrix(cx, &e, &forms, Math::of(name))?,
         _ => any(cx, &e)?,
     };
     draft.rejected = rejected;
@@ -71,12 +71,16 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     Ok(draft)
 }
 
-/// Offsets of each right operand's part in the joined last dim of the result, and that dim's size.
-fn joined(cx: &Cx<'_>) -> (Vec<u64>, u64) {
-    let sizes: Vec<u64> = match cx.outputs[0].ty.last().map(|d| &d.extent) {
-        Some(glmc_ir::ty::Extent::Joined(p)) if cx.inputs.len() > 2 => p.iter().map(|(_, n)| *n).collect(),
-        _ => return (vec![0], 0),
-    };
+/// Offsets of each right operand's part in the joined last dim of the result, and that dim's size. A part may have
+/// pieces of its own, so the result's pieces say nothing about parts.
+fn joined(cx: &Cx<'_>, e: &Einsum) -> (Vec<u64>, u64) {
+    let rights = &cx.inputs[1..];
+    if rights.len() < 2 {
+        return (vec![0], 0);
+    }
+    let at = e.out.last().and_then(|c| e.rhs.iter().position(|l| l == c));
+    let size = |w: &Part| at.and_then(|at| cx.bound(&w.ty.dims[at..=at])).unwrap_or(0);
+    let sizes: Vec<u64> = rights.iter().map(size).collect();
     let offsets = sizes.iter().scan(0, |at, n| Some(std::mem::replace(at, *at + n))).collect();
     (offsets, sizes.iter().sum())
 }
@@ -145,8 +149,8 @@ fn types(cx: &Cx<'_>, w: &Part) -> Result<String, GenerateError> {
 }
 
 /// `lane`.
-fn few(cx: &Cx<'_>, forms: &[Rows], lanes: &[lane::Config]) -> Result<Draft, GenerateError> {
-    let (offsets, total) = joined(cx);
+fn few(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], lanes: &[lane::Config]) -> Result<Draft, GenerateError> {
+    let (offsets, total) = joined(cx, e);
     let most = cx.bound(&forms[0].tokens).unwrap_or(0);
     let mut list = Vec::new();
     for (((f, l), w), first) in forms.iter().zip(lanes).zip(&cx.inputs[1..]).zip(&offsets) {
@@ -184,8 +188,8 @@ fn few(cx: &Cx<'_>, forms: &[Rows], lanes: &[lane::Config]) -> Result<Draft, Gen
 }
 
 /// `rows` and `tile`.
-fn matrix(cx: &Cx<'_>, forms: &[Rows], tile: Option<Math>) -> Result<Draft, GenerateError> {
-    let (offsets, total) = joined(cx);
+fn matrix(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], tile: Option<Math>) -> Result<Draft, GenerateError> {
+    let (offsets, total) = joined(cx, e);
     let most = cx.bound(&forms[0].tokens).unwrap_or(0);
     let tokens = most.next_power_of_two().clamp(1, 8);
     let mut list = Vec::new();
@@ -272,7 +276,7 @@ fn uneven(forms: &[Rows], names: &[String], across: u64, shared: u64) -> Entry {
 
 /// The general form, from letters to index arithmetic.
 fn any(cx: &Cx<'_>, e: &Einsum) -> Result<Draft, GenerateError> {
-    let (offsets, total) = joined(cx);
+    let (offsets, total) = joined(cx, e);
     let sum = e.contracted();
     let x = &cx.inputs[0];
     let mut list = Vec::new();
