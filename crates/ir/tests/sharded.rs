@@ -138,12 +138,7 @@ fn every_mutant_that_the_ranks_show_is_refused() {
                 }
                 match seen(right, &mutant) {
                     Seen::Numbers => numbers += 1,
-                    Seen::Failure(why) => {
-                        if std::env::var("WHY").is_ok() {
-                            println!("{class:?} seed {seed} of {name}: {why}");
-                        }
-                        failures += 1;
-                    }
+                    Seen::Failure(_) => failures += 1,
                     Seen::Nothing => {
                         equal += 1;
                         continue;
@@ -157,9 +152,7 @@ fn every_mutant_that_the_ranks_show_is_refused() {
                 }
             }
         }
-        if false {
-            assert!(numbers >= 12, "{class:?}: only {numbers} mutants count, {failures} fail");
-        }
+        assert!(numbers >= 12, "{class:?}: only {numbers} mutants count, {failures} fail");
         let codes: Vec<String> = codes.iter().map(|(c, n)| format!("{c} {n}")).collect();
         table += &format!("{class:?}: {numbers} give other numbers, {failures} fail, {equal} are equal\n");
         table += &format!("  refused by {}\n", codes.join(", "));

@@ -35,7 +35,7 @@ impl OpDef for LayerNorm {
         let (x, w, b) = (args[0].floats()?, args[1].floats()?, args[2].floats()?);
         let n = w.len() as f64;
         let mut out = Vec::with_capacity(x.len());
-        for row in x.chunks_exact(w.len()) {
+        for row in x.chunks_exact(w.len().max(1)) {
             let mean = row.iter().sum::<f64>() / n;
             let var = row.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n;
             let inv = 1.0 / (var + self.eps).sqrt();

@@ -102,6 +102,9 @@ impl OpDef for MoeRoute {
             let mut choice: Vec<f64> = gates.iter().enumerate().map(|(e, g)| g + bias.map_or(0.0, |b| b[e])).collect();
             self.keep_groups(&mut choice);
             let chosen = largest(&choice, self.k as usize);
+            if chosen.len() < self.k as usize {
+                return Err(EvalError::new(format!("token {t} has fewer than {} experts above -inf", self.k)));
+            }
             let sum: f64 = chosen.iter().map(|e| gates[*e]).sum();
             let norm = if self.norm { 1.0 / (sum + 1e-20) } else { 1.0 };
             ids.extend(chosen.iter().map(|e| *e as i64));

@@ -33,7 +33,7 @@ impl OpDef for RmsNorm {
     fn eval(&self, args: &[&Tensor]) -> Result<Vec<Tensor>, EvalError> {
         let (x, w) = (args[0].floats()?, args[1].floats()?);
         let mut out = Vec::with_capacity(x.len());
-        for row in x.chunks_exact(w.len()) {
+        for row in x.chunks_exact(w.len().max(1)) {
             let mean = row.iter().map(|v| v * v).sum::<f64>() / w.len() as f64;
             let inv = 1.0 / (mean + self.eps).sqrt();
             out.extend(row.iter().zip(w).map(|(v, g)| g * (v * inv)));

@@ -35,7 +35,16 @@ pub(crate) fn exchange(
         let together = match c.kind {
             CollectiveKind::AllReduce | CollectiveKind::ReduceScatter { .. } => {
                 let held = members.iter().map(|m| of(*m)).collect::<Result<Vec<_>, _>>()?;
-                merge(pending_over(arg, c, world.rules)?, &held)?
+                let kind = pending_over(arg, c, world.rules)?;
+                match world.rules {
+                    Rules::Kept => merge(kind, &held)?,
+                    Rules::Ignored => {
+                        // As large as the rank's own.
+                        let own = world.local(arg, rank)?;
+                        let seen = held.iter().map(|t| seen_as(t, &own)).collect::<Result<Vec<_>, _>>()?;
+                        merge(kind, &seen.iter().collect::<Vec<_>>())?
+                    }
+                }
             }
             CollectiveKind::AllGather | CollectiveKind::AllToAll { .. } => {
                 let d = arg.dims.iter().position(|d| d.axis() == Some(&c.axis));
