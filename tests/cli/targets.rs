@@ -215,7 +215,7 @@ fn compile_inspect_and_explain_predict_the_same_step() {
 }
 
 #[test]
-fn a_plan_whose_target_was_edited_is_refused() {
+fn a_plan_whose_target_or_decisions_were_edited_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let plan = tiny_plan(dir.path());
     let file = plan.join("target.toml");
@@ -225,4 +225,11 @@ fn a_plan_whose_target_was_edited_is_refused() {
         let ran = glmc(&[command, s(&plan)]);
         assert_eq!((ran.code(), ran.class()), (3, ("plan".into(), "plan-changed".into())), "{ran:?}");
     }
+    let plan = dir.path().join("q");
+    glmc(&["compile", s(&tiny()), "-o", s(&plan), "--ctx", "256", "--json"]).ok();
+    let file = plan.join("decisions.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("\"rewrites\"", "\"rewritten\"")).unwrap();
+    let ran = glmc(&["explain", s(&plan)]);
+    assert_eq!((ran.code(), ran.class()), (3, ("plan".into(), "plan-changed".into())), "{ran:?}");
 }
