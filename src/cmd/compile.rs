@@ -9,6 +9,7 @@ use glmc_ir::graph::Module;
 use glmc_ir::plan::{self, FORMAT, FileRef, Limits, PhaseKind, Plan};
 use glmc_ir::text::{print_module, print_plan};
 use glmc_passes::egraph::cost::Machine;
+use glmc_passes::fit::Need;
 use glmc_passes::lower::print_lowered;
 use glmc_passes::pass::Timing;
 use glmc_passes::pipeline;
@@ -95,10 +96,14 @@ fn compile_checked(
     let mut made = job.make(&lifted, &Machine::new(&target, tune_ctx))?;
     // Before a byte of the weights is looked at.
     if let Err(refused) = figures::fit(&made.plan, &target, set.path()) {
-        // Placement knows weights and pools only. Where those fit, it is told what arenas and collectives took.
+        // Placement knows weights and pools only. Where those fit, it is told what everything else took.
         let placed = made.decisions.placement.as_ref().is_some_and(|p| p.fits);
         let needs = figures::needs(&made.plan, &target)?;
-        let more = needs.iter().map(|n| n.arena.saturating_add(n.collectives)).max().filter(|_| placed);
+        let known = |n: &Need| {
+            let d = &target.device;
+            [n.weights, n.cache_bytes(), d.context_bytes, d.graph_bytes, d.reserve_bytes].into_iter().sum::<u64>()
+        };
+        let more = needs.iter().map(|n| n.total().saturating_sub(known(n))).max().filter(|_| placed);
         let Some(more) = more else { return Err(refused) };
         let mut tighter = target.clone();
         tighter.device.reserve_bytes = tighter.device.reserve_bytes.saturating_add(more);

@@ -21,7 +21,7 @@ fn cut_short_or_edited_files_are_refused() {
     for name in names(&plan) {
         let path = plan.join(&name);
         let whole = std::fs::read(&path).unwrap();
-        // Running reads none of them; `targets.rs` has what does.
+        // Running reads none of them; `targets.rs` has what reads the last two.
         if ["graph.glir", "target.toml", "decisions.json"].contains(&name.as_str()) {
             continue;
         }

@@ -28,13 +28,13 @@ fn module(tokens: u64, wide: u64) -> String {
     )
 }
 
-/// Weights are slow to read; ranks are near each other.
+/// Weights are slow to read, and each meeting takes as long as 100 KB of them.
 fn target(ranks: u64) -> Target {
     let text = format!(
         "name = \"test\"\ndescription = \"test\"\narch = \"cpu\"\nranks = {ranks}\nmax_batch = 1\nchunk = 8\n[device]\n\
          read_bytes_per_s = 1e9\nf32_flops_per_s = 1e13\nbf16_flops_per_s = 1e13\nint8_ops_per_s = 1e13\n\
          launch_s = 1e-7\ncontext_bytes = 0\ngraph_bytes = 0\ngraph_bytes_per_phase = 0\nreserve_bytes = 0\n\
-         [link]\nbytes_per_s = 1e12\nlatency_s = 1e-6\np2p = true\n"
+         [link]\nbytes_per_s = 1e12\nlatency_s = 1e-4\np2p = true\n"
     );
     Target::parse(&text).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -66,7 +66,8 @@ fn experts_that_divide_evenly_are_cut_each() {
 
 #[test]
 fn experts_that_do_not_divide_go_to_a_rank_each() {
-    // One block: nothing of `down` can be cut along it. 32 choices even out: each rank reads both that it has.
+    // One block: `down` cannot be cut along it, so cutting each needs a second meeting. 32 choices even out: each rank reads
+    // both experts that it has.
     let (types, report) = placed(16, 32, 8);
     assert_eq!(types, ["q8_0[16/tp, 32, 512] rows", "q8_0[16/tp, 32, 512] rows", "q8_0[16/tp, 512, 32] rows"]);
     // One sum at the end, and nothing between gate and down.

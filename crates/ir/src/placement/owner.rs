@@ -23,6 +23,8 @@ pub struct Owner<K> {
 
 /// An operand as [`owner`] needs it.
 type Operand<'a, K> = (&'a TensorType, K, Option<Owner<K>>);
+/// One whose name is not known, since it is made on the way.
+type Inner<'a, K> = (&'a TensorType, Option<K>, Option<Owner<K>>);
 
 /// The owner of the results of `op`; `None` if they are not pending `own`, or the types do not fit.
 ///
@@ -75,10 +77,7 @@ fn through<K: Clone + PartialEq>(f: &Function, inputs: &[Operand<'_, K>]) -> Res
     Ok(f.results.iter().find_map(|(_, v)| owners.get(v).cloned()))
 }
 
-fn of_op<K: Clone + PartialEq>(
-    op: &Op,
-    args: &[(&TensorType, Option<K>, Option<Owner<K>>)],
-) -> Result<Option<Owner<K>>, Diagnostic> {
+fn of_op<K: Clone + PartialEq>(op: &Op, args: &[Inner<'_, K>]) -> Result<Option<Owner<K>>, Diagnostic> {
     let types: Vec<&TensorType> = args.iter().map(|(t, ..)| *t).collect();
     let results = match op.infer(&types) {
         Ok(r) if r.iter().any(is_owned) => r,

@@ -2,6 +2,9 @@
 //! be read; a step runs an instruction in one of its ways, after the collectives that bring its operands there. Exact
 //! while the states of a step stay within [`BEAM`]; beyond, the cheapest ones go on and the solution says so.
 
+mod prune;
+mod ways;
+
 use std::collections::HashMap;
 
 use cranelift_entity::SecondaryMap;
@@ -10,13 +13,12 @@ use glmc_ir::graph::Function;
 
 use super::place::{Place, World};
 use super::table::{CALLEES, Config, Slot, Start};
+use ways::Ways;
 
 /// States of a step that go on.
 pub const BEAM: usize = 16_384;
 /// The same while a first bound is looked for.
 pub const NARROW: usize = 32;
-/// The cheapest states of a step that others are held against.
-const RIVALS: usize = 32;
 /// Trade-offs of time and memory kept of one state.
 pub const FRONT: usize = 64;
 
@@ -119,13 +121,6 @@ impl Layer {
         };
         insert(&mut self.states[at].1, p, front)
     }
-}
-
-/// Whether for `more` seconds every point is reached from one of `rival`.
-fn beats(rival: &[Point], more: f64, points: &[Point]) -> bool {
-    // Sums in another order differ in their last bits.
-    let within = |q: &Point, p: &Point| q.seconds + more <= p.seconds * (1.0 + 1e-12) && q.bytes <= p.bytes;
-    points.iter().all(|p| rival.iter().any(|q| within(q, p)))
 }
 
 /// Keeps what nothing else beats; whether a limit was hit.
@@ -306,71 +301,6 @@ impl Problem {
         found
     }
 
-    /// Drops states from which nothing can be done that a cheaper one could not do as cheaply: a place that only the
-    /// dearer one has is worth no more than a collective to it, at any later time.
-    fn prune(&self, live: &[Value], states: &mut Vec<(Key, Vec<Point>)>) {
-        let all: HashMap<&[u32], usize> = states.iter().enumerate().map(|(i, (k, _))| (&**k, i)).collect();
-        let near: Vec<bool> = (0..states.len()).map(|i| self.nearby(live, states, &all, i)).collect();
-        let mut kept: Vec<(Key, Vec<Point>)> = Vec::with_capacity(states.len());
-        for ((key, points), _) in states.drain(..).zip(near).filter(|(_, beaten)| !beaten) {
-            let beaten = kept
-                .iter()
-                .take(RIVALS)
-                .any(|(k, rival)| self.catch_up(live, k, &key).is_some_and(|more| beats(rival, more, &points)));
-            if !beaten {
-                kept.push((key, points));
-            }
-        }
-        *states = kept;
-    }
-
-    /// Whether a state that differs from state `i` in one place of one value beats it.
-    fn nearby(&self, live: &[Value], states: &[(Key, Vec<Point>)], all: &HashMap<&[u32], usize>, i: usize) -> bool {
-        let (key, points) = &states[i];
-        let mut other = key.clone();
-        for (at, v) in live.iter().enumerate() {
-            let (mask, moves) = (key[at], &self.moves[*v]);
-            for p in (0..moves.len()).filter(|p| mask & (1 << p) != 0) {
-                let without = mask & !(1 << p);
-                for q in 0..=moves.len() {
-                    // At last: the place alone is missing.
-                    let m = if q < moves.len() { without | 1 << q } else { without };
-                    if m == mask || m == 0 || (q < moves.len() && mask & (1 << q) != 0) {
-                        continue;
-                    }
-                    other[at] = m;
-                    let Some(k) = all.get(&*other) else { continue };
-                    let from = (0..moves.len()).filter(|f| m & (1 << f) != 0);
-                    let more = from.map(|f| moves[f][p]).fold(f64::INFINITY, f64::min);
-                    // Of two that beat each other the one that stands first stays.
-                    if more.is_finite() && (*k < i || more > 0.0) && beats(&states[*k].1, more, points) {
-                        return true;
-                    }
-                }
-            }
-            other[at] = mask;
-        }
-        false
-    }
-
-    /// Seconds of the collectives that give a state with masks `from` every place of `to`; `None` if some cannot be had.
-    fn catch_up(&self, live: &[Value], from: &[u32], to: &[u32]) -> Option<f64> {
-        let mut sum = 0.0;
-        for ((v, a), b) in live.iter().zip(from).zip(to) {
-            let mut missing = b & !a;
-            if missing != 0 && *a == 0 {
-                return None;
-            }
-            while missing != 0 {
-                let to = missing.trailing_zeros() as usize;
-                missing &= missing - 1;
-                let by = (0..self.moves[*v].len()).filter(|p| a & (1 << p) != 0).map(|p| self.moves[*v][p][to]);
-                sum += by.fold(f64::INFINITY, f64::min);
-            }
-        }
-        sum.is_finite().then_some(sum)
-    }
-
     /// The ways through the layers, the fastest first.
     fn trace(&self, layers: &[Layer], steps: &[Step]) -> Vec<Path> {
         let mut paths = Vec::new();
@@ -473,84 +403,5 @@ impl Problem {
             }
         }
         all
-    }
-}
-
-/// One way to run an instruction from a state.
-struct Way {
-    config: usize,
-    seconds: f64,
-    bytes: u64,
-    moves: Vec<Move>,
-    /// Masks of the operands after the moves.
-    masks: Vec<(Value, u32)>,
-    /// Of the return: the places.
-    ends: Vec<u8>,
-}
-
-struct Ways<'p> {
-    p: &'p Problem,
-    later: &'p SecondaryMap<Value, u32>,
-    out: Vec<Way>,
-}
-
-impl Ways<'_> {
-    /// Brings operand `k` and the following to their places, in every way worth trying.
-    #[allow(clippy::too_many_arguments, reason = "one recursion over operands")]
-    fn bring(
-        &mut self,
-        config: usize,
-        args: &[(Value, u8)],
-        k: usize,
-        masks: &mut SecondaryMap<Value, u32>,
-        seconds: f64,
-        bytes: u64,
-        moves: &mut Vec<Move>,
-    ) {
-        let Some((v, to)) = args.get(k).copied() else {
-            let own = args.iter().map(|(v, _)| (*v, masks[*v])).collect();
-            let ends = args.iter().map(|(_, p)| *p).collect();
-            self.out.push(Way { config, seconds, bytes, moves: moves.clone(), masks: own, ends });
-            return;
-        };
-        let mask = masks[v];
-        if to == CALLEES || mask & (1 << to) != 0 {
-            self.bring(config, args, k + 1, masks, seconds, bytes, moves);
-            return;
-        }
-        let slot = self.p.slots[v].as_ref();
-        if slot.is_some_and(|s| s.start == Start::Free) {
-            if mask == 0 {
-                masks[v] = 1 << to;
-                let held = self.p.held[v].get(usize::from(to)).copied().unwrap_or(0);
-                self.bring(config, args, k + 1, masks, seconds, bytes.saturating_add(held), moves);
-                masks[v] = 0;
-            }
-            return;
-        }
-        let cost = &self.p.moves[v];
-        let nearest = |mask: u32, to: u8| {
-            let from = (0..cost.len()).filter(|p| mask & (1 << p) != 0);
-            let by = from.map(|p| (cost[p][usize::from(to)], p as u8));
-            by.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|(s, _)| s.is_finite())
-        };
-        if let Some((s, from)) = nearest(mask, to) {
-            masks[v] = mask | 1 << to;
-            moves.push(Move { value: v, from, to });
-            self.bring(config, args, k + 1, masks, seconds + s, bytes, moves);
-            moves.pop();
-        }
-        // By way of a place that is read later anyway.
-        for via in (0..cost.len() as u8).filter(|m| *m != to && mask & (1 << m) == 0 && self.later[v] & (1 << m) != 0) {
-            let Some((a, from)) = nearest(mask, via) else { continue };
-            let b = cost[usize::from(via)][usize::from(to)];
-            if b.is_finite() {
-                masks[v] = mask | 1 << to | 1 << via;
-                moves.extend([Move { value: v, from, to: via }, Move { value: v, from: via, to }]);
-                self.bring(config, args, k + 1, masks, seconds + a + b, bytes, moves);
-                moves.truncate(moves.len() - 2);
-            }
-        }
-        masks[v] = mask;
     }
 }
