@@ -88,9 +88,9 @@ fn memory(needs: &[Need], available: Option<u64>) -> String {
         })
         .collect();
     let heads: Vec<&str> = std::iter::once("rank").chain(names.iter().map(String::as_str)).chain(["sum"]).collect();
-    let _ = write!(
+    let _ = writeln!(
         out,
-        "<details><summary>As a table</summary>{}</details></section>\n",
+        "<details><summary>As a table</summary>{}</details></section>",
         table("Bytes by rank", &heads, 1, &rows)
     );
     out
@@ -149,22 +149,31 @@ fn timeline(phase: &str, steps: &[StepCost]) -> String {
 
 /// What each kernel moves, computes and takes, and how near it is to the roof.
 fn roofline(target: &Target, steps: &[StepCost]) -> String {
-    let mut by: BTreeMap<&str, (usize, u64, u64, f64, f64, BTreeMap<Bound, f64>)> = BTreeMap::new();
+    #[derive(Default)]
+    struct Sum {
+        steps: usize,
+        bytes: u64,
+        flops: u64,
+        seconds: f64,
+        launch: f64,
+        bounds: BTreeMap<Bound, f64>,
+    }
+    let mut by: BTreeMap<&str, Sum> = BTreeMap::new();
     for s in steps {
         let row = by.entry(s.kernel).or_default();
-        row.0 += 1;
-        row.1 += s.bytes.total();
-        row.2 += s.flops;
-        row.3 += s.seconds;
-        row.4 += s.launch_s;
-        *row.5.entry(s.bound).or_default() += s.seconds;
+        row.steps += 1;
+        row.bytes += s.bytes.total();
+        row.flops += s.flops;
+        row.seconds += s.seconds;
+        row.launch += s.launch_s;
+        *row.bounds.entry(s.bound).or_default() += s.seconds;
     }
     let total: f64 = steps.iter().map(|s| s.seconds).sum();
     let mut rows: Vec<_> = by.into_iter().collect();
-    rows.sort_by(|a, b| b.1.3.total_cmp(&a.1.3).then(a.0.cmp(b.0)));
+    rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds).then(a.0.cmp(b.0)));
     let rows: Vec<Vec<String>> = rows
         .into_iter()
-        .map(|(kernel, (n, bytes, flops, seconds, launch, bounds))| {
+        .map(|(kernel, Sum { steps, bytes, flops, seconds, launch, bounds })| {
             let bound = bounds
                 .into_iter()
                 .max_by(|a, b| a.1.total_cmp(&b.1))
@@ -173,7 +182,7 @@ fn roofline(target: &Target, steps: &[StepCost]) -> String {
             vec![
                 kernel.to_owned(),
                 bound.to_lowercase(),
-                n.to_string(),
+                steps.to_string(),
                 human_bytes(bytes),
                 format!("{:.3}", flops as f64 / 1e9),
                 if bytes > 0 { format!("{:.1}", flops as f64 / bytes as f64) } else { "-".into() },
@@ -233,9 +242,9 @@ fn placements(d: &Decisions) -> String {
         let rows: Vec<Vec<String>> = f.values.iter().map(row).collect();
         let heads = ["value", "placed as", "next best", "bytes on a rank", "next best costs"];
         let caption = format!("{}: {} a run", f.name, human_seconds(f.seconds));
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<details><summary>{}</summary>{}</details>\n",
+            "<details><summary>{}</summary>{}</details>",
             escape(&caption),
             table(&caption, &heads, 3, &rows)
         );

@@ -89,11 +89,31 @@ fn seen(right: &Answers, mutant: &Module) -> Seen {
     failed.map_or(Seen::Nothing, Seen::Failure)
 }
 
+/// Two pools, one split by rows and one by columns, each read twice after its rows of the step are written.
+const CACHES: &str = r#"module caches mesh(tp: 2, cp: 2) {
+  sym T <= 64
+  sym S <= 32
+  entry @step(%a: state f32[16/cp, 8], %b: state f32[16, 8/tp], %row: i32[T], %x: f32[T, 8], %y: f32[T, 8/tp], %table: i32[2, S], %again: i32[3, S]) -> (u: f32[2, S, 8], v: f32[2, S, 8/tp], u2: f32[3, S, 8], v2: f32[3, S, 8/tp], a: state f32[16/cp, 8], b: state f32[16, 8/tp]) {
+    %a2 = append %a, %row, %x : state f32[16/cp, 8]
+    %b2 = append %b, %row, %y : state f32[16, 8/tp]
+    %p = gather %a2, %table : f32[2, S, 8] +cp
+    %u = all_reduce %p {axis: "cp"} : f32[2, S, 8]
+    %v = gather %b2, %table : f32[2, S, 8/tp]
+    %p2 = gather %a2, %again : f32[3, S, 8] +cp
+    %u2 = all_reduce %p2 {axis: "cp"} : f32[3, S, 8]
+    %v2 = gather %b2, %again : f32[3, S, 8/tp]
+    return u: %u, v: %v, u2: %u2, v2: %v2, a: %a2, b: %b2
+  }
+}
+"#;
+
 /// What is mutated, with the number of seeds: the text modules as they are and on 8 ranks, and random modules under
 /// random placements.
 fn bases() -> Vec<(String, Module, Answers, u64)> {
     let mut all = Vec::new();
-    for (name, m) in modules() {
+    let caches = parse_module(CACHES).unwrap_or_else(|d| panic!("{d}"));
+    verify_module(&caches).unwrap_or_else(|e| panic!("{e}"));
+    for (name, m) in modules().into_iter().chain([("caches".to_owned(), caches)]) {
         for mesh in meshes(&m, 8) {
             all.push((format!("{name} on {mesh:?}"), on_mesh(&m, &mesh).unwrap(), SEEDS / 2));
         }
