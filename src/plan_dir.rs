@@ -78,7 +78,7 @@ pub(crate) fn write(dir: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), CliErro
     replace(dir, files)
 }
 
-/// As [`write`], in the place of whatever is there. The place must be glmc's own.
+/// As [`write()`], in the place of whatever is there. The place must be glmc's own.
 pub(crate) fn replace(dir: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), CliError> {
     remove_leftovers(dir);
     let aside = unfinished(dir, std::process::id());
