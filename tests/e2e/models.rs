@@ -36,8 +36,9 @@ pub(crate) fn bf16() -> PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let path = scratch().join("tiny-bf16.gguf");
-        let packed = std::fs::read(fixture("models/tiny-bf16.gguf.zst")).unwrap();
-        std::fs::write(&path, zstd::decode_all(&packed[..]).unwrap()).unwrap();
+        let packed = std::fs::File::open(fixture("models/tiny-bf16.gguf.zst")).unwrap();
+        let mut stream = ruzstd::decoding::StreamingDecoder::new(std::io::BufReader::new(packed)).unwrap();
+        std::io::copy(&mut stream, &mut std::fs::File::create(&path).unwrap()).unwrap();
         path
     })
     .clone()
