@@ -7,12 +7,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::terminal::say;
 
+/// How often a long stage says so where it cannot rewrite a line.
+const PLAIN_EVERY: Duration = Duration::from_secs(10);
+
 /// A stage that is under way.
 pub(crate) struct Stage {
     bar: Option<ProgressBar>,
     plain: bool,
     name: &'static str,
     start: Instant,
+    said: Instant,
 }
 
 impl Stage {
@@ -31,7 +35,19 @@ impl Stage {
         if plain {
             say(&format!("{name} ..."));
         }
-        Stage { bar, plain, name, start: Instant::now() }
+        let start = Instant::now();
+        Stage { bar, plain, name, start, said: start }
+    }
+
+    /// Says how much of it is done: on a terminal beside the name, else a line every ten seconds.
+    pub(crate) fn done(&mut self, done: u64, all: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("{} {done} of {all}", self.name));
+        }
+        if self.plain && self.said.elapsed() > PLAIN_EVERY {
+            self.said = Instant::now();
+            say(&format!("{} {done} of {all}", self.name));
+        }
     }
 
     /// Ends it.

@@ -30,11 +30,14 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         return Err(at(CliError::usage("window", m)));
     }
     let Placed { mut engine, devices } = device.engine(loaded, &args.place, args.json).map_err(at)?;
-    let progress = Stage::begin("scoring", args.json);
+    let mut progress = Stage::begin("scoring", args.json);
     let (mut nll, mut count) = (0.0, 0u64);
-    for window in ids.chunks(args.window as usize).filter(|w| w.len() > 1) {
+    let windows = ids.chunks(args.window as usize);
+    let all = windows.len() as u64;
+    for (window, done) in windows.zip(1..).filter(|(w, _)| w.len() > 1) {
         nll += score(&mut engine, window).map_err(at)?;
         count += window.len() as u64 - 1;
+        progress.done(done, all);
     }
     progress.end();
     if count == 0 {
@@ -62,7 +65,10 @@ fn ids(args: &PerplexityArgs, bytes: &[u8]) -> Result<Vec<u32>, CliError> {
         CliError::usage("text", "is neither UTF-8 text nor a JSON list of ids").class("format").of(&args.file)
     })?;
     let tokenizer = super::tokenizer(&args.plan)?;
-    tokenizer.encode(text, true).map_err(|e| CliError::usage("text", e.to_string()).of(&args.file))
+    let progress = Stage::begin("tokenising", args.json);
+    let ids = tokenizer.encode(text, true).map_err(|e| CliError::usage("text", e.to_string()).of(&args.file))?;
+    progress.end();
+    Ok(ids)
 }
 
 /// The bytes of a text: a regular file or a pipe.

@@ -33,7 +33,7 @@ fn target(ranks: u32, links: Links) -> PathBuf {
     if links == Links::Free {
         put("launch_s = 2e-6", "launch_s = 1e-9");
         put("latency_s = 2e-5", "latency_s = 1e-9");
-        put("bytes_per_s = 8.75e8", "bytes_per_s = 1e15");
+        put("bytes_per_s = 1.875e9", "bytes_per_s = 1e15");
     }
     if ranks == 1 {
         text.truncate(text.find("[link]").unwrap());

@@ -88,12 +88,13 @@ fn a_stand_in_keeps_kinds_and_types() {
     assert!(sizes.0.iter().all(|(full, small)| small <= full), "{sizes:?}");
 }
 
-/// A pass that is wrong in one place: every residual sum adds its first operand twice.
-struct WrongSum;
+/// A pass that is wrong in one way: products of two values of one type become sums. Both are still read, so that only
+/// numbers can tell.
+struct WrongProduct;
 
-impl Pass for WrongSum {
+impl Pass for WrongProduct {
     fn name(&self) -> &'static str {
-        "wrong-sum"
+        "wrong-product"
     }
 
     fn why(&self) -> &'static str {
@@ -108,13 +109,10 @@ impl Pass for WrongSum {
         let mut out = m.clone();
         for f in out.funcs.values_mut() {
             for i in f.body.clone() {
-                if let InstKind::Op(Op::Mul(_)) = f.insts[i].kind {
-                    let first = f.insts[i].args[0];
-                    // The other factor is still read, so that only numbers can tell.
-                    let (a, b) = (first, f.insts[i].args[1]);
-                    if f.ty(a) == f.ty(b) {
-                        f.insts[i].kind = InstKind::Op(glmc_ir::ops::Add {}.into());
-                    }
+                if let InstKind::Op(Op::Mul(_)) = f.insts[i].kind
+                    && f.ty(f.insts[i].args[0]) == f.ty(f.insts[i].args[1])
+                {
+                    f.insts[i].kind = InstKind::Op(glmc_ir::ops::Add {}.into());
                 }
             }
         }
@@ -161,9 +159,9 @@ impl Pass for WrongRule {
 fn a_wrong_pass_is_caught_and_named() {
     let (m, entries) = lifted("tiny-Q4_K_M.gguf");
     let (small, _) = shrink::shrink(&m).unwrap();
-    let wrong: Vec<Box<dyn Pass>> = vec![Box::new(Canonicalise), Box::new(WrongSum)];
+    let wrong: Vec<Box<dyn Pass>> = vec![Box::new(Canonicalise), Box::new(WrongProduct)];
     let e = with_passes(&small, &entries, &wrong, None).expect_err("products became sums");
-    assert_eq!(e.pass, "wrong-sum", "{e}");
+    assert_eq!(e.pass, "wrong-product", "{e}");
     assert!(e.why.contains("differ by") && m.func_named(&e.function).is_some(), "{e}");
 }
 

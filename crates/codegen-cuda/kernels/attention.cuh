@@ -4,7 +4,7 @@
 // Config: PARTS of the context, HEADS (of a block), GROUPS (of heads), ALL_HEADS, QWIDTH (all parts), DV, COLUMNS,
 // TILE, SCALE, LIST (most selected positions; 0: no selection), WORDS (of the position bitmap), tokens(args),
 // keys(args), sequences(args), load_q(args, t, h, d), score functor `dot(args, q, row, h, sum)`, value(args, row, h,
-// d).
+// d); PAGED: rows are those of a pool that place(args, position) names, negative ones of zeros.
 #pragma once
 #include "quant/float.cuh"
 #include "scan.cuh"
@@ -66,6 +66,8 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
   GLMC_SHARED(u32, scratch, SCRATCH);
   GLMC_SHARED(u32, bits, BITS);
   GLMC_SHARED(u32, list, LIST);
+  // The rows of a tile, looked up once.
+  GLMC_SHARED(i32, place, LIST + 4 * C::LIST);
   f32 *most = state, *total = state + C::HEADS, *shrink = state + 2 * C::HEADS;
   glmc_launch_wait();
   glmc_launch_trigger();
@@ -89,10 +91,15 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
   for (u32 from = begin; from < end; from += C::TILE) {
     u32 here = end - from < C::TILE ? end - from : C::TILE;
     glmc_sync();
+    if (C::PAGED) {
+      for (u32 i = glmc_thread(); i < here; i += glmc_threads())
+        place[i] = C::place(args, u64(seq) * keys + (C::LIST > 0 ? list[from + i] : from + i));
+      glmc_sync();
+    }
     for (u32 i = glmc_warp(); i < here; i += warps) {
-      u32 s = C::LIST > 0 ? list[from + i] : from + i;
+      i64 row = C::PAGED ? i64(place[i]) : i64(u64(seq) * keys + (C::LIST > 0 ? list[from + i] : from + i));
       f32 sum[C::HEADS] = {};
-      C::dot(args, q, u64(seq) * keys + s, group * C::HEADS, heads, sum);
+      C::dot(args, q, row, group * C::HEADS, heads, sum);
 #pragma unroll
       for (u32 h = 0; h < C::HEADS; ++h) {
         f32 x = warp_sum(sum[h]) * C::SCALE;
@@ -126,7 +133,7 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
       for (u32 c = 0; c < C::COLUMNS; ++c)
         if (h < heads) out[h][c] *= shrink[h];
     for (u32 i = 0; i < here; ++i) {
-      u64 row = u64(seq) * keys + (C::LIST > 0 ? list[from + i] : from + i);
+      i64 row = C::PAGED ? i64(place[i]) : i64(u64(seq) * keys + (C::LIST > 0 ? list[from + i] : from + i));
 #pragma unroll
       for (u32 c = 0; c < C::COLUMNS; ++c) {
         u32 d = glmc_thread() + c * glmc_threads();

@@ -1,6 +1,6 @@
 // Indexer scores: a thread a key. The block's keys lie in shared memory (odd stride), the token's queries beside them
-// by element, four heads in one load. Config: Q, K, W, HEADS, WIDTH, KEYS (of a block), SCALE, tokens(args),
-// keys(args), sequences(args).
+// by element, four heads in one load. Config: Q, W, HEADS, WIDTH, KEYS (of a block), SCALE, tokens(args), keys(args),
+// sequences(args), key(args, position, d).
 #pragma once
 #include "quant/float.cuh"
 
@@ -28,9 +28,9 @@ GLMC_DEVICE void indexer_scores(const typename C::Arguments& args) {
       }
       for (u32 h = glmc_thread(); h < HEADS4; h += glmc_threads())
         weight[h] = h < C::HEADS ? element<typename C::W>(args.w, u64(t) * C::HEADS + h) : 0.0f;
-      u64 from = (u64(seq) * keys + first) * C::WIDTH;
+      u64 from = u64(seq) * keys + first;
       for (u32 i = glmc_thread(); i < seen * C::WIDTH; i += glmc_threads())
-        key[i / C::WIDTH * STEP + i % C::WIDTH] = element<typename C::K>(args.k, from + i);
+        key[i / C::WIDTH * STEP + i % C::WIDTH] = C::key(args, from + i / C::WIDTH, i % C::WIDTH);
     }
     glmc_sync();
     for (u32 s = glmc_thread(); s < here; s += glmc_threads()) {

@@ -8,8 +8,8 @@ use glmc_codegen_cuda::nvrtc::{Cache, Compiled, Compiler, NvrtcError, Resources,
 use glmc_codegen_cuda::{Activations, Arch, Generated, Options, Request, Storage, emit, generate};
 use glmc_ir::kernel::{
     AddKernel, AppendKernel, AttentionKernel, GateUpKernel, GatherKernel, GroupedDownKernel, GroupedGateUpKernel,
-    GroupedMatmulKernel, IndexerKernel, JoinKernel, Kernel, LayerNormKernel, MatmulKernel, RmsNormKernel, RopeKernel,
-    RouteKernel, SplitKernel, SwigluKernel, TopKKernel,
+    GroupedMatmulKernel, IndexerKernel, JoinKernel, Kernel, LayerNormKernel, MatmulKernel, PagedAttentionKernel,
+    PagedIndexerKernel, RmsNormKernel, RopeKernel, RouteKernel, SplitKernel, SwigluKernel, TopKKernel,
 };
 use glmc_ir::ops::{Attention, Gating, MoeRoute};
 use glmc_ir::quant::QuantType;
@@ -135,6 +135,19 @@ fn real_slices(arch: Arch) -> Vec<Generated> {
             inputs.extend(selected.then(|| i(&[2048])));
             add(AttentionKernel(op).into(), inputs, exact);
         }
+        let row = Dim::joined(&[("latent", 512), ("rope", 64)]);
+        let kv = TensorType::new(QuantType::F32, [Dim::new(131_072), row]).as_state();
+        let table = TensorType::new(Elem::I32, [Dim::new(1), Dim::sym("S")]);
+        for selected in [false, true] {
+            let keys = vec!["latent".to_owned(), "rope".to_owned()];
+            let kernel = PagedAttentionKernel { keys, value: "latent".into(), scale: 0.0625, selected };
+            let mut inputs = vec![f(&[8, 512]), f(&[8, 64]), kv.clone(), table.clone(), i(&[]), i(&[])];
+            inputs.extend(selected.then(|| i(&[2048])));
+            add(kernel.into(), inputs, exact);
+        }
+        let index = w(QuantType::F32, &[131_072, 128]).as_state();
+        let inputs = vec![f(&[32, 128]), index, table, f(&[32]), i(&[]), i(&[])];
+        add(PagedIndexerKernel { scale: 0.088 }.into(), inputs, exact);
         let op =
             MoeRoute { gating: Gating::Sigmoid, k: 8, bias: true, groups: 1, groups_used: 1, norm: true, scale: 2.5 };
         add(RouteKernel(op).into(), vec![f(&[256]), w(QuantType::F32, &[256])], exact);

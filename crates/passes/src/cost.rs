@@ -46,7 +46,7 @@ impl Unit {
             | Kernel::GateUp(_)
             | Kernel::GroupedGateUp(_)
             | Kernel::GroupedDown(_) => inputs.iter().any(|t| !matches!(t.elem, Elem::F32 | Elem::I32)),
-            Kernel::Attention(_) | Kernel::Indexer(_) => true,
+            Kernel::Attention(_) | Kernel::Indexer(_) | Kernel::PagedAttention(_) | Kernel::PagedIndexer(_) => true,
             _ => false,
         };
         if matrix && target.arch != "cpu" { Unit::Bf16 } else { Unit::F32 }

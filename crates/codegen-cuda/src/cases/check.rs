@@ -68,6 +68,8 @@ impl Check {
         let keyed: Vec<usize> = match &case.kernel {
             Kernel::Attention(k) => (k.0.parts..=2 * k.0.parts).collect(),
             Kernel::Indexer(_) => vec![1],
+            Kernel::PagedAttention(k) => vec![k.keys.len() + 1],
+            Kernel::PagedIndexer(_) => vec![2],
             Kernel::TopK(_) => vec![0],
             _ => Vec::new(),
         };

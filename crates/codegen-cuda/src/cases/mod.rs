@@ -6,6 +6,7 @@ mod check;
 mod choices;
 mod judge;
 mod lane;
+mod paged;
 mod plain;
 mod products;
 mod rng;
@@ -136,6 +137,8 @@ pub fn cases(name: &str, seed: u64) -> Vec<Case> {
                 t.add(format!("{q} {dims:?}"), DecodeKernel {}, vec![w]);
             }
         }),
+        "paged_attention" => paged::attention(&mut t),
+        "paged_indexer_scores" => paged::scores(&mut t),
         "add_rms_norm" => add_norm(&mut t),
         "gate_up" => gate_up(&mut t),
         "grouped_gate_up" | "grouped_down" => experts(&mut t, name == "grouped_down"),

@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
+use glmc_ir::diag::Diagnostic;
+use glmc_ir::kernel::PagedAttentionKernel;
 use glmc_ir::ops::Attention;
+use glmc_ir::ty::{Dim, Extent};
 
 use super::cx::{Candidate, Cx, Draft, Entry, Part, choose, float};
 use crate::request::GenerateError;
@@ -27,28 +30,120 @@ struct Sizes {
     /// Words of the position bitmap; 0 without a selection.
     words: u64,
     list: u64,
+    /// Rows of a tile that are looked up.
+    places: u64,
 }
 
 impl Sizes {
     fn shared(&self, heads: u64) -> u64 {
-        4 * heads * self.qwidth + 4 * heads * TILE + 12 * heads + 160 + 4 * self.words + 4 * self.list
+        4 * heads * self.qwidth + 4 * heads * TILE + 12 * heads + 160 + 4 * (self.words + self.list + self.places)
     }
 }
 
+/// What a launch attends to.
+struct Operands<'a> {
+    queries: &'a [Part],
+    /// The keys of each part.
+    keys: Vec<Rows<'a>>,
+    v: Rows<'a>,
+    /// `[Q, S]`.
+    positions: &'a [Dim],
+    selection: Option<&'a Part>,
+    scale: f64,
+    /// The table of rows, where they lie in a pool.
+    table: Option<&'a Part>,
+}
+
+/// Keys or values: `width` elements from `at` on of rows that are `stride` apart, or of each head's part of a row.
+struct Rows<'a> {
+    part: &'a Part,
+    width: u64,
+    stride: u64,
+    at: u64,
+    per_head: bool,
+}
+
+impl<'a> Rows<'a> {
+    fn dense(cx: &Cx<'_>, part: &'a Part) -> Result<Self, GenerateError> {
+        let width = cx.constant(&part.ty.dims[part.ty.rank() - 1..])?;
+        Ok(Rows { part, width, stride: width, at: 0, per_head: part.ty.rank() == 4 })
+    }
+
+    fn piece(cx: &Cx<'_>, pool: &'a Part, name: &str) -> Result<Self, GenerateError> {
+        let stride = cx.constant(&pool.ty.dims[1..])?;
+        let pieces = match pool.ty.last().map(|d| &d.extent) {
+            Some(Extent::Joined(p)) => p.as_slice(),
+            _ => &[],
+        };
+        let at = pieces.iter().position(|(piece, _)| piece.as_str() == name);
+        let at = at.ok_or_else(|| GenerateError::Type {
+            kernel: cx.request.kernel.name().to_owned(),
+            why: Diagnostic::new("piece-order", format!("a pool of {} has no piece `{name}`", pool.ty)),
+        })?;
+        let before = pieces[..at].iter().map(|(_, n)| n).sum();
+        Ok(Rows { part: pool, width: pieces[at].1, stride, at: before, per_head: false })
+    }
+
+    /// The index of element `d` of row `row`.
+    fn index(&self, all_heads: u64, d: &str) -> String {
+        let Rows { width, stride, at, .. } = self;
+        if self.per_head {
+            return format!("(u64(row) * {all_heads} + head) * {width} + {d}");
+        }
+        match at {
+            0 => format!("u64(row) * {stride} + {d}"),
+            _ => format!("u64(row) * {stride} + {at} + {d}"),
+        }
+    }
+}
+
+/// Attention to rows of buffers.
 pub(super) fn attention(cx: &Cx<'_>, op: &Attention) -> Result<Draft, GenerateError> {
     let p = op.parts;
-    let (queries, keys, v) = (&cx.inputs[..p], &cx.inputs[p..2 * p], &cx.inputs[2 * p]);
-    let widths = queries.iter().map(|q| cx.constant(&q.ty.dims[2..])).collect::<Result<Vec<_>, _>>()?;
-    let most_keys = cx.bound(&v.ty.dims[1..2]).unwrap_or(0);
-    let selection = cx.inputs.get(2 * p + 3).filter(|_| op.selected);
+    let keys = cx.inputs[p..2 * p].iter().map(|k| Rows::dense(cx, k)).collect::<Result<Vec<_>, _>>()?;
+    let v = &cx.inputs[2 * p];
+    let of = Operands {
+        queries: &cx.inputs[..p],
+        keys,
+        v: Rows::dense(cx, v)?,
+        positions: &v.ty.dims[..2],
+        selection: cx.inputs.get(2 * p + 3).filter(|_| op.selected),
+        scale: op.scale,
+        table: None,
+    };
+    attend(cx, &of)
+}
+
+/// Attention to rows of a pool.
+pub(super) fn paged_attention(cx: &Cx<'_>, k: &PagedAttentionKernel) -> Result<Draft, GenerateError> {
+    let p = k.keys.len();
+    let (pool, table) = (&cx.inputs[p], &cx.inputs[p + 1]);
+    let keys = k.keys.iter().map(|name| Rows::piece(cx, pool, name)).collect::<Result<Vec<_>, _>>()?;
+    let of = Operands {
+        queries: &cx.inputs[..p],
+        keys,
+        v: Rows::piece(cx, pool, &k.value)?,
+        positions: &table.ty.dims,
+        selection: cx.inputs.get(p + 4).filter(|_| k.selected),
+        scale: k.scale,
+        table: Some(table),
+    };
+    attend(cx, &of)
+}
+
+fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
+    let (queries, selection) = (of.queries, of.selection);
+    let widths: Vec<u64> = of.keys.iter().map(|k| k.width).collect();
+    let most_keys = cx.bound(&of.positions[1..2]).unwrap_or(0);
     let sizes = Sizes {
         all_heads: cx.constant(&queries[0].ty.dims[1..2])?,
         qwidth: widths.iter().sum(),
-        dv: cx.constant(&v.ty.dims[v.ty.rank() - 1..])?,
+        dv: of.v.width,
         words: if selection.is_some() { most_keys.div_ceil(32) } else { 0 },
         list: selection.map(|s| cx.constant(&s.ty.dims[1..])).transpose()?.unwrap_or(0),
+        places: if of.table.is_some() { TILE } else { 0 },
     };
-    let shared_keys = keys.iter().chain([v]).all(|k| k.ty.rank() == 3);
+    let shared_keys = !of.keys.iter().chain([&of.v]).any(|k| k.per_head);
     let (_, config, rejected) = choose(cx, candidates(cx, &sizes, shared_keys))?;
     let tokens = &queries[0].ty.dims[..1];
     let groups = sizes.all_heads.div_ceil(config.heads);
@@ -74,11 +169,11 @@ pub(super) fn attention(cx: &Cx<'_>, op: &Attention) -> Result<Draft, GenerateEr
     for (name, value) in constants {
         let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
     }
-    let _ = writeln!(m, "  static constexpr f32 SCALE = {};", float(op.scale));
-    for (name, dims) in [("tokens", tokens), ("sequences", &v.ty.dims[..1]), ("keys", &v.ty.dims[1..2])] {
+    let _ = writeln!(m, "  static constexpr f32 SCALE = {};", float(of.scale));
+    for (name, dims) in [("tokens", tokens), ("sequences", &of.positions[..1]), ("keys", &of.positions[1..2])] {
         let _ = writeln!(m, "  GLMC_DEVICE static u32 {name}(const Args& args) {{ return {}; }}", cx.size(dims));
     }
-    m.push_str(&functors(&sizes, queries, keys, v, &widths));
+    m.push_str(&functors(cx, &sizes, of));
     if let Some(s) = selection {
         let _ = writeln!(
             m,
@@ -140,45 +235,63 @@ fn candidates(cx: &Cx<'_>, s: &Sizes, shared_keys: bool) -> Vec<Candidate<Config
 }
 
 /// Loads of queries, keys and values.
-fn functors(s: &Sizes, queries: &[Part], keys: &[Part], v: &Part, widths: &[u64]) -> String {
+fn functors(cx: &Cx<'_>, s: &Sizes, of: &Operands<'_>) -> String {
     let mut m = String::from("  GLMC_DEVICE static f32 load_q(const Args& args, u32 t, u32 h, u32 d) {\n");
     let _ = writeln!(m, "    u64 head = u64(t) * ALL_HEADS + h;");
     let mut at = 0;
-    for (q, w) in queries.iter().zip(widths) {
+    for (q, k) in of.queries.iter().zip(&of.keys) {
+        let (w, decoder) = (k.width, q.decoder());
         let _ = writeln!(
             m,
-            "    if (d < {}) return element<{}>(args.{}, head * {w} + (d - {at}));",
+            "    if (d < {}) return element<{decoder}>(args.{}, head * {w} + (d - {at}));",
             at + w,
-            q.decoder(),
             q.ident
         );
         at += w;
     }
     m.push_str("    return 0.0f;\n  }\n");
+    let _ = writeln!(m, "  static constexpr bool PAGED = {};", of.table.is_some());
+    let none = match of.table {
+        None => {
+            m.push_str("  GLMC_DEVICE static i32 place(const Args&, u64) { return -1; }\n");
+            None
+        }
+        Some(t) => {
+            let _ = writeln!(
+                m,
+                "  GLMC_DEVICE static i32 place(const Args& args, u64 position) {{\n    return reinterpret_cast<const \
+                 i32*>(args.{})[position];\n  }}",
+                t.ident
+            );
+            Some(cx.size(&of.v.part.ty.dims[..1]))
+        }
+    };
     m.push_str(
         "  // The lane's share of the products of key `row` with the queries of `heads` heads.\n  GLMC_DEVICE static \
-         void dot(const Args& args, const f32* q, u64 row, u32 head, u32 heads, f32 (&sum)[HEADS]) {\n",
+         void dot(const Args& args, const f32* q, i64 row, u32 head, u32 heads, f32 (&sum)[HEADS]) {\n",
     );
+    if let Some(rows) = &none {
+        // A row past the pool makes the scores no numbers, and so the result; it is not read.
+        m.push_str("    if (row < 0) return;\n");
+        let _ = writeln!(m, "    if (row >= i64({rows})) {{\n#pragma unroll");
+        m.push_str("      for (u32 h = 0; h < HEADS; ++h) sum[h] = not_a_number();\n      return;\n    }\n");
+    }
     let mut at = 0;
-    for (k, w) in keys.iter().zip(widths) {
-        let index =
-            if k.ty.rank() == 4 { format!("(row * {} + head) * {w}", s.all_heads) } else { format!("row * {w}") };
+    for k in &of.keys {
+        let w = k.width;
         let _ = writeln!(m, "    for (u32 d = glmc_lane(); d < {w}; d += WARP) {{");
-        let _ = writeln!(m, "      f32 k = element<{}>(args.{}, {index} + d);", k.decoder(), k.ident);
+        let index = k.index(s.all_heads, "d");
+        let _ = writeln!(m, "      f32 k = element<{}>(args.{}, {index});", k.part.decoder(), k.part.ident);
         let _ = writeln!(m, "#pragma unroll\n      for (u32 h = 0; h < HEADS; ++h)");
         let _ = writeln!(m, "        if (h < heads) sum[h] = glmc_fma(q[h * QWIDTH + {at} + d], k, sum[h]);\n    }}");
         at += w;
     }
     m.push_str("    (void)head;\n  }\n");
-    let dv = s.dv;
-    let index =
-        if v.ty.rank() == 4 { format!("(row * {} + head) * {dv} + d", s.all_heads) } else { format!("row * {dv} + d") };
-    let _ = writeln!(
-        m,
-        "  GLMC_DEVICE static f32 value(const Args& args, u64 row, u32 head, u32 d) {{\n    (void)head;\n    return \
-         element<{}>(args.{}, {index});\n  }}",
-        v.decoder(),
-        v.ident
-    );
+    m.push_str("  GLMC_DEVICE static f32 value(const Args& args, i64 row, u32 head, u32 d) {\n    (void)head;\n");
+    if let Some(rows) = &none {
+        let _ = writeln!(m, "    if (row < 0 || row >= i64({rows})) return 0.0f;");
+    }
+    let index = of.v.index(s.all_heads, "d");
+    let _ = writeln!(m, "    return element<{}>(args.{}, {index});\n  }}", of.v.part.decoder(), of.v.part.ident);
     m
 }

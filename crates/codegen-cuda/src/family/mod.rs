@@ -54,6 +54,8 @@ pub fn generate(request: &Request<'_>) -> Result<Generated, GenerateError> {
         Kernel::Indexer(k) => indexer::scores(&cx, k.scale),
         Kernel::TopK(k) => indexer::topk(&cx, k.k),
         Kernel::Attention(k) => attention::attention(&cx, &k.0),
+        Kernel::PagedAttention(k) => attention::paged_attention(&cx, k),
+        Kernel::PagedIndexer(k) => indexer::paged_scores(&cx, k.scale),
         Kernel::GroupedMatmul(_) => grouped::grouped(&cx),
         Kernel::AddRmsNorm(k) => norm::add_rms(&cx, k.eps),
         Kernel::GateUp(k) => product::gate_up(&cx, k),

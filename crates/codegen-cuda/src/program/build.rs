@@ -11,7 +11,6 @@ use glmc_ir::ty::{SymValues, TensorType};
 
 use super::choose::Choices;
 use super::local::Symbols;
-use super::meet;
 use super::ranks::Fault;
 use super::{Program, ProgramError};
 use crate::arch::Arch;
@@ -185,7 +184,7 @@ impl Build<'_> {
         let mut symbols = vec![Symbols::of(&phase.bounds()); ranks];
         let mut out = PhaseLaunches::default();
         for (index, step) in phase.steps.iter().enumerate() {
-            let calls = match meet::collective(&step.kernel) {
+            let calls = match step.kernel.collective() {
                 Some(c) => self.meetings(step, &c, &mut symbols).map_err(Fault::Why),
                 None => (0..ranks).try_fold(Vec::new(), |mut calls, rank| {
                     calls.extend(self.launch(phase, step, rank, &mut symbols[rank])?);

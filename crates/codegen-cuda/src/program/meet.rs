@@ -4,8 +4,7 @@
 use std::fmt::Write as _;
 
 use glmc_ir::collective::{Collective, CollectiveKind};
-use glmc_ir::kernel::{Access, Kernel};
-use glmc_ir::op::Op;
+use glmc_ir::kernel::Access;
 use glmc_ir::placement::Mesh;
 use glmc_ir::ty::{Dim, Elem, PendingKind, SymValues, TensorType};
 
@@ -13,19 +12,6 @@ use super::local::Symbols;
 use super::own::{Source, make, size};
 use super::share::{Along, along, part_statements};
 use crate::request::Generated;
-
-/// What a contract moves between ranks, if it is a collective.
-pub(super) fn collective(k: &Kernel) -> Option<Collective> {
-    let op: Op = match k {
-        Kernel::AllGather(k) => k.0.clone().into(),
-        Kernel::AllReduce(k) => k.0.clone().into(),
-        Kernel::AllToAll(k) => k.0.clone().into(),
-        Kernel::ReduceScatter(k) => k.0.clone().into(),
-        Kernel::Shard(k) => k.0.clone().into(),
-        _ => return None,
-    };
-    op.collective()
-}
 
 /// A meeting of a group of ranks.
 pub(super) struct Meet<'a> {

@@ -14,6 +14,7 @@ mod grouped_matmul;
 mod indexer;
 mod matmul;
 mod norm;
+mod paged;
 mod pieces;
 mod rope;
 mod rope_join;
@@ -32,6 +33,7 @@ pub use grouped_matmul::GroupedMatmulKernel;
 pub use indexer::{IndexerKernel, TopKKernel};
 pub use matmul::MatmulKernel;
 pub use norm::{LayerNormKernel, RmsNormKernel};
+pub use paged::{PagedAttentionKernel, PagedIndexerKernel};
 pub use pieces::{JoinKernel, SplitKernel};
 pub use rope::RopeKernel;
 pub use rope_join::{LatentRowKernel, RopeJoinKernel};
@@ -153,8 +155,8 @@ kernels! {
     AllToAll(AllToAllKernel), Append(AppendKernel), Attention(AttentionKernel), Decode(DecodeKernel),
     GateUp(GateUpKernel), Gather(GatherKernel), GroupedDown(GroupedDownKernel), GroupedGateUp(GroupedGateUpKernel),
     GroupedMatmul(GroupedMatmulKernel), Indexer(IndexerKernel), Join(JoinKernel), LatentRow(LatentRowKernel),
-    LayerNorm(LayerNormKernel), Matmul(MatmulKernel), Mul(MulKernel), ReduceScatter(ReduceScatterKernel),
-    Relu(ReluKernel), RmsNorm(RmsNormKernel), Rope(RopeKernel), RopeJoin(RopeJoinKernel), Route(RouteKernel),
+    LayerNorm(LayerNormKernel), Matmul(MatmulKernel), Mul(MulKernel), PagedAttention(PagedAttentionKernel),
+    PagedIndexer(PagedIndexerKernel), ReduceScatter(ReduceScatterKernel), Relu(ReluKernel), RmsNorm(RmsNormKernel), Rope(RopeKernel), RopeJoin(RopeJoinKernel), Route(RouteKernel),
     Scale(ScaleKernel), Shard(ShardKernel), Sigmoid(SigmoidKernel), Silu(SiluKernel), Split(SplitKernel),
     Swiglu(SwigluKernel), TopK(TopKKernel),
 }
@@ -264,29 +266,50 @@ fn for_each_op(f: &Function, mut see: impl FnMut(&InstData, &Op, &[&TensorType],
 
 fn reads_of(f: &Function, syms: &SymValues) -> Vec<u64> {
     let mut reads = vec![0u64; f.params.len()];
+    // What is read of each value behind which a parameter's bytes stand: twice of one is read once.
+    let mut of: Vec<(Value, usize, u64)> = Vec::new();
     for_each_op(f, |data, op, args, results| {
-        // A decode reads what its consumer asks for.
-        if matches!(op, Op::Dequant(_)) && !data.results.iter().any(|r| f.results.iter().any(|(_, v)| v == r)) {
-            return;
-        }
+        let result = data.results.iter().any(|r| f.results.iter().any(|(_, v)| v == r));
         for (i, arg) in data.args.iter().enumerate() {
+            // A decode, and a gather or piece of rows on the way, reads what its consumer asks for.
+            if i == 0 && !result && forwards(f, data, op) {
+                continue;
+            }
             let stored = stored_param(f, *arg);
             let Some(at) = f.params.iter().position(|p| *p == stored) else { continue };
             let read = op.bytes_read(args, results, i, syms);
-            let bytes = |v| f.ty(v).bytes(syms).unwrap_or(0);
-            let share = u128::from(read) * u128::from(bytes(stored)) / u128::from(bytes(*arg).max(1));
-            reads[at] = reads[at].saturating_add(u64::try_from(share).unwrap_or(u64::MAX));
+            // What is stored in another type has other bytes.
+            let bytes = |elem: Elem| f.ty(*arg).with_elem(elem).bytes(syms).unwrap_or(0);
+            let (own, behind) = (bytes(f.ty(*arg).elem), bytes(f.ty(stored).elem));
+            let share = u128::from(read) * u128::from(behind) / u128::from(own.max(1));
+            let share = u64::try_from(share).unwrap_or(u64::MAX);
+            match of.iter_mut().find(|(v, p, _)| (*v, *p) == (*arg, at)) {
+                Some((_, _, most)) => *most = share.max(*most),
+                None => of.push((*arg, at, share)),
+            }
         }
     });
+    of.into_iter().for_each(|(_, at, n)| reads[at] = reads[at].saturating_add(n));
     reads
 }
 
-/// The value whose bytes stand behind `v`: the operand of its decode, or itself.
+/// Whether an op on the way only hands on what it reads: a decode, a gather of a pool's rows, a piece of those.
+fn forwards(f: &Function, data: &InstData, op: &Op) -> bool {
+    match op {
+        Op::Dequant(_) => true,
+        Op::Gather(_) => f.ty(data.args[0]).state,
+        Op::Piece(_) => stored_param(f, data.args[0]) != data.args[0],
+        _ => false,
+    }
+}
+
+/// The value whose bytes stand behind `v`: the operand of its decode, the pool of its rows, or itself.
 fn stored_param(f: &Function, v: Value) -> Value {
     match f.values[v].def {
-        ValueDef::Result(inst, _) if matches!(f.insts[inst].kind, InstKind::Op(Op::Dequant(_))) => {
-            f.insts[inst].args[0]
-        }
+        ValueDef::Result(inst, _) => match &f.insts[inst].kind {
+            InstKind::Op(op) if forwards(f, &f.insts[inst], op) => stored_param(f, f.insts[inst].args[0]),
+            _ => v,
+        },
         _ => v,
     }
 }

@@ -106,15 +106,24 @@ impl OpDef for Attention {
         let p = self.parts;
         let tokens_heads = |a: &TensorType| a.elems(syms).unwrap_or(u64::MAX);
         let keys = args[2 * p].shape(syms).map_or(u64::MAX, |s| s[1]);
-        let seen = match args.get(2 * p + 3).and_then(|s| s.dims[1].extent.as_const()) {
-            Some(k) => keys.min(k),
-            None => keys,
-        };
+        let seen = args.get(2 * p + 3).and_then(|s| s.dims[1].extent.as_const()).map_or(keys, |k| keys.min(k));
         let heads = args[0].dims[1].extent.as_const().unwrap_or(1);
         let value = args[2 * p].last().and_then(|d| d.extent.as_const()).unwrap_or(0);
         let rows = args[0].shape(syms).map_or(0, |s| s[0]);
         let scores: u64 = (0..p).map(|i| tokens_heads(args[i])).fold(0, u64::saturating_add);
         2u64.saturating_mul(seen).saturating_mul(scores.saturating_add(rows * heads * value))
+    }
+
+    /// Of keys and values only the rows that can be selected.
+    fn bytes_read(&self, args: &[&TensorType], _: &[TensorType], i: usize, syms: &SymValues) -> u64 {
+        let all = args[i].bytes(syms).unwrap_or(u64::MAX);
+        let (Some(sel), true) = (args.get(2 * self.parts + 3), (self.parts..=2 * self.parts).contains(&i)) else {
+            return all;
+        };
+        let (Some(chosen), Some(shape)) = (sel.elems(syms), args[i].shape(syms)) else { return all };
+        let rows = shape[0].saturating_mul(shape[1]);
+        let read = u128::from(all) * u128::from(chosen.min(rows)) / u128::from(rows.max(1));
+        u64::try_from(read).unwrap_or(all)
     }
 
     fn linear_in(&self, i: usize) -> bool {

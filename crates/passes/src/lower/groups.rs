@@ -4,13 +4,15 @@ use std::collections::{HashMap, HashSet};
 
 use glmc_ir::entities::{Inst, Value};
 use glmc_ir::graph::{Function, InstKind};
-use glmc_ir::kernel::{SplitKernel, SwigluKernel};
+use glmc_ir::kernel::{PagedAttentionKernel, PagedIndexerKernel, SplitKernel, SwigluKernel};
 use glmc_ir::op::Op;
+use glmc_ir::ops::Attention;
+use glmc_ir::ty::TensorType;
 
 use super::{LoweredStep, def_of};
 use crate::pass::PassCx;
 
-/// A `piece` instruction: itself, the piece's name, its result.
+/// A `piece` instruction: itself, the piece's name, its result or its operand.
 type PieceInst = (Inst, String, Value);
 
 /// The groups of one function.
@@ -35,6 +37,8 @@ impl Groups {
                     g.covered.insert(*inst);
                 }
                 InstKind::Op(Op::Mul(_)) => g.swiglu(f, &uses, *inst, cx),
+                InstKind::Op(Op::Attention(a)) => g.paged_attention(f, &uses, *inst, a, cx),
+                InstKind::Op(Op::IndexerScores(s)) => g.paged_scores(f, &uses, *inst, s.scale, cx),
                 _ => {}
             }
         }
@@ -86,6 +90,51 @@ impl Groups {
         self.leaders.insert(mul, step);
     }
 
+    /// Attention to pieces of gathered rows of a pool, which nothing else reads: the launch finds the rows itself.
+    fn paged_attention(&mut self, f: &Function, uses: &Uses, inst: Inst, a: &Attention, cx: &mut PassCx) {
+        let data = &f.insts[inst];
+        let (queries, rest) = data.args.split_at(a.parts);
+        let (cached, rest) = rest.split_at(a.parts + 1);
+        let Some(pieces) = cached.iter().map(|v| piece_of(f, *v)).collect::<Option<Vec<_>>>() else { return };
+        let rows = pieces[0].2;
+        let own = |insts: &[Inst], v: Value| uses.by.get(&v).is_some_and(|u| u.iter().all(|(i, _)| insts.contains(i)));
+        let insts: Vec<Inst> = pieces.iter().map(|(i, ..)| *i).collect();
+        let alone = own(&insts, rows) && cached.iter().all(|v| own(&[inst], *v) && !uses.results.contains(v));
+        if !alone || pieces.iter().any(|(.., of)| *of != rows) {
+            return;
+        }
+        let Some((gather, pool, table)) = uses.rows_of_a_pool(f, rows) else { return };
+        if !cx.choose() {
+            return;
+        }
+        let mut names = pieces.into_iter().map(|(_, name, _)| name);
+        let keys = names.by_ref().take(a.parts).collect();
+        let Some(value) = names.next() else { return };
+        let kernel = PagedAttentionKernel { keys, value, scale: a.scale, selected: a.selected };
+        let inputs = [queries, &[pool, table], rest].concat();
+        self.covered.extend(insts);
+        self.covered.insert(gather);
+        let step = LoweredStep::Launch { kernel: kernel.into(), inputs, outputs: data.results.clone() };
+        self.leaders.insert(inst, step);
+    }
+
+    /// Scores of gathered rows of a pool, which nothing else reads.
+    fn paged_scores(&mut self, f: &Function, uses: &Uses, inst: Inst, scale: f64, cx: &mut PassCx) {
+        let data = &f.insts[inst];
+        let rows = data.args[1];
+        let Some((gather, pool, table)) = uses.rows_of_a_pool(f, rows).filter(|_| uses.count(rows) == 1) else {
+            return;
+        };
+        if !cx.choose() {
+            return;
+        }
+        let mut inputs = vec![data.args[0], pool, table];
+        inputs.extend_from_slice(&data.args[2..]);
+        self.covered.insert(gather);
+        let kernel = PagedIndexerKernel { scale }.into();
+        self.leaders.insert(inst, LoweredStep::Launch { kernel, inputs, outputs: data.results.clone() });
+    }
+
     /// All pieces of one value that are not covered yet become one `split` where the first of them stands.
     fn splits(&mut self, f: &Function, cx: &mut PassCx) {
         let mut by_source: Vec<(Value, Vec<PieceInst>)> = Vec::new();
@@ -112,6 +161,12 @@ impl Groups {
     }
 }
 
+/// The instruction that takes `v` as a piece of a value, the piece's name, that value.
+fn piece_of(f: &Function, v: Value) -> Option<PieceInst> {
+    let (inst, Op::Piece(p)) = def_of(f, v)? else { return None };
+    Some((inst, p.name.clone(), f.insts[inst].args[0]))
+}
+
 /// If `gate` and `up` are pieces of one value and nothing else reads them: that value, their names, their instructions.
 fn joined_halves(f: &Function, uses: &Uses, gate: Value, up: Value) -> Option<(Value, Vec<String>, [Inst; 2])> {
     let (gi, Op::Piece(g)) = def_of(f, gate)? else { return None };
@@ -136,6 +191,17 @@ impl Uses {
             }
         }
         Uses { by, results: f.results.iter().map(|(_, v)| *v).collect() }
+    }
+
+    /// The gather that `v` is, its pool and its table, where the pool holds the same rows at every reader of `v`: no
+    /// later state replaces it in this function. Rows that ranks hold in parts are for a gather of its own.
+    fn rows_of_a_pool(&self, f: &Function, v: Value) -> Option<(Inst, Value, Value)> {
+        let (gather, Op::Gather(_)) = def_of(f, v)? else { return None };
+        let (pool, table) = (f.insts[gather].args[0], f.insts[gather].args[1]);
+        let read = |(i, _): &(Inst, usize)| matches!(f.insts[*i].kind, InstKind::Op(Op::Gather(_)));
+        let whole = |t: &TensorType| t.pending.is_none() && t.dims.iter().all(|d| d.split.is_none());
+        let fits = f.ty(pool).state && [pool, table, v].iter().all(|v| whole(f.ty(*v))) && !self.results.contains(&v);
+        (fits && self.by.get(&pool)?.iter().all(read)).then_some((gather, pool, table))
     }
 
     fn count(&self, v: Value) -> usize {

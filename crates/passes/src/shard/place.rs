@@ -3,7 +3,7 @@
 use glmc_ir::collective::CollectiveKind;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::op::Op;
-use glmc_ir::ops::{AllGather, AllReduce, AllToAll, Attention, ReduceScatter, Shard};
+use glmc_ir::ops::{AllGather, AllReduce, AllToAll, ReduceScatter, Shard};
 use glmc_ir::placement::{Mesh, local_type, strip};
 use glmc_ir::shard_map::{canonical, check, largest_bytes};
 use glmc_ir::ty::{Axis, Dim, Elem, PendingKind, Split, SymValues, TensorType};
@@ -104,8 +104,8 @@ impl<'t> World<'t> {
     /// Seconds of `op` on the rank with the largest parts; 0 for what no launch does. `again` marks operands that are
     /// read once with an earlier one.
     ///
-    /// On a GPU readers find a pool's rows by its table: a `gather` of a pool is a view there, and attention to a
-    /// selection reads the rows that are selected.
+    /// On a GPU readers find a pool's rows by its table: a `gather` of a pool is a view there, and what is keys and
+    /// values at once is read once.
     pub fn seconds(&self, op: &Op, args: &[TensorType], results: &[TensorType], again: &[bool]) -> f64 {
         if matches!(op, Op::Reshape(_) | Op::Piece(_) | Op::Dequant(_)) {
             return 0.0;
@@ -124,8 +124,10 @@ impl<'t> World<'t> {
         let work = kernel.work(&args, &self.syms).unwrap_or_else(|_| op.work(&args, &results, &self.syms));
         let unit = crate::cost::Unit::of(&kernel, &args, self.target);
         let mut read = work.read;
-        if let (Op::Attention(a), true) = (op, by_table) {
-            read = read.saturating_sub(self.unread(a, &args, again));
+        if by_table && matches!(op, Op::Attention(_)) {
+            let twice = (0..args.len()).filter(|i| again.get(*i).copied().unwrap_or(false));
+            let twice = twice.map(|i| op.bytes_read(&args, &results, i, &self.syms));
+            read = read.saturating_sub(twice.fold(0, u64::saturating_add));
         }
         launch_seconds(self.target, read.saturating_add(work.write), work.flops, unit)
     }
@@ -146,19 +148,6 @@ impl<'t> World<'t> {
         let bytes = read.chain(written).fold(0, u64::saturating_add);
         let unit = crate::cost::Unit::of(&kernel, &whole, self.target);
         Some(launch_seconds(self.target, bytes, spread.flops(flops), unit))
-    }
-
-    /// Bytes of attention's keys and values that are not selected, or are keys and values at once.
-    fn unread(&self, a: &Attention, args: &[&TensorType], again: &[bool]) -> u64 {
-        let entries = |i: usize, d: usize| args.get(i)?.dims.get(d)?.extent.as_const();
-        let keys = entries(2 * a.parts, 1).unwrap_or(0);
-        let seen = if a.selected { entries(2 * a.parts + 3, 1).unwrap_or(keys).min(keys) } else { keys };
-        let of = |i: usize| {
-            let all = args[i].bytes(&self.syms).unwrap_or(0);
-            let read = u128::from(all) * u128::from(seen) / u128::from(keys.max(1));
-            if again.get(i).copied().unwrap_or(false) { all } else { all - read as u64 }
-        };
-        (a.parts..=2 * a.parts).map(of).fold(0, u64::saturating_add)
     }
 
     /// The collective that takes a value from one place to another, if one does.

@@ -3,6 +3,7 @@
 //! Owns scores, softmax and the weighted sum, in f32 with the maximum subtracted. The work is proportional to the
 //! visible positions; a hidden key or value is never read, whatever it holds. It never writes a cache.
 
+use super::cached::Cached;
 use super::error::{KernelError, want_len};
 use super::gemm::{products, weighted};
 use super::math;
@@ -18,7 +19,7 @@ pub struct KeyPart<'a> {
     /// Queries `[T, H, d]`.
     pub q: &'a [f32],
     /// Keys `[Q, S, H, d]`, or `[Q, S, d]` if all heads share them.
-    pub k: &'a [f32],
+    pub k: Cached<'a>,
     /// The width.
     pub d: usize,
     /// Whether each head has keys of its own.
@@ -31,7 +32,7 @@ pub struct AttentionArgs<'a> {
     /// The parts whose scores are added.
     pub parts: &'a [KeyPart<'a>],
     /// Values `[Q, S, H, dv]`, or `[Q, S, dv]` if all heads share them.
-    pub v: &'a [f32],
+    pub v: Cached<'a>,
     /// Width of a value.
     pub dv: usize,
     /// Whether each head has values of its own.
@@ -114,9 +115,9 @@ fn check(a: &AttentionArgs<'_>, out: usize) -> Result<(), KernelError> {
     want_len("out", out, &[t, a.heads, a.dv])?;
     for part in a.parts {
         want_len("q", part.q.len(), &[t, a.heads, part.d])?;
-        want_len("k", part.k.len(), &[a.seqs, a.positions, if part.per_head { a.heads } else { 1 }, part.d])?;
+        part.k.check("k", a.seqs * a.positions)?;
     }
-    want_len("v", a.v.len(), &[a.seqs, a.positions, if a.v_per_head { a.heads } else { 1 }, a.dv])?;
+    a.v.check("v", a.seqs * a.positions)?;
     if let Some(sel) = a.sel {
         want_len("sel", sel.len(), &[t, sel.len().checked_div(t).unwrap_or(0)])?;
     }
@@ -213,13 +214,13 @@ impl Attend<'_, '_> {
         if part.per_head {
             for h in 0..heads {
                 let head = self.first + h;
-                let key = |i: usize| &part.k[((base + self.visible.at(i)) * self.args.heads + head) * d..][..d];
+                let key = |i: usize| part.k.head(base + self.visible.at(i), head, self.args.heads);
                 let keys: Vec<&[f32]> = (0..n).map(key).collect();
                 products(s, &[query(h)], &keys, |_, i, v| p[h * n + i] += v);
             }
         } else {
             let queries: Vec<&[f32]> = (0..heads).map(query).collect();
-            let keys: Vec<&[f32]> = (0..n).map(|i| &part.k[(base + self.visible.at(i)) * d..][..d]).collect();
+            let keys: Vec<&[f32]> = (0..n).map(|i| part.k.row(base + self.visible.at(i))).collect();
             products(s, &queries, &keys, |h, i, v| p[h * n + i] += v);
         }
     }
@@ -231,11 +232,11 @@ impl Attend<'_, '_> {
         if a.v_per_head {
             for (h, (p, out)) in p.chunks(1).zip(out.chunks_mut(1)).enumerate() {
                 let head = self.first + h;
-                let value = |i: usize| &a.v[((base + self.visible.at(i)) * a.heads + head) * dv..][..dv];
+                let value = |i: usize| a.v.head(base + self.visible.at(i), head, a.heads);
                 weighted(s, p, &value, out);
             }
         } else {
-            weighted(s, p, &|i| &a.v[(base + self.visible.at(i)) * dv..][..dv], &mut out);
+            weighted(s, p, &|i| a.v.row(base + self.visible.at(i)), &mut out);
         }
     }
 }

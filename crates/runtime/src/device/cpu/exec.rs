@@ -7,10 +7,8 @@ use glmc_ir::plan::{Mem, Phase, Plan};
 use glmc_ir::ty::{Elem, PendingKind, SymValues};
 
 use super::arena::{Arena, Lent, Pool};
-use super::attention::{AttentionArgs, KeyPart, attention, attention_part};
 use super::error::KernelError;
 use super::fusions::Rows;
-use super::indexer::{IndexerArgs, indexer_scores};
 use super::matmul::{GroupedInput, WeightView, batched_matmul, grouped_matmul, matmul};
 use super::prepare::{Contract, Op, Operand, Prepared, Step, symbol_values};
 use super::route::{Gating, RouteArgs, route};
@@ -299,22 +297,9 @@ impl Call<'_> {
             Kernel::Split(s) => self.split(&s.names, &mut writes),
             Kernel::Join(_) => self.join(floats(&mut writes, 0)?),
             Kernel::Attention(a) => self.attention(&a.0, floats(&mut writes, 0)?),
-            Kernel::Indexer(k) => {
-                let (q, keys) = (&self.in_shapes[0], &self.in_shapes[1]);
-                let args = IndexerArgs {
-                    q: self.f32(0)?,
-                    w: self.f32(2)?,
-                    k: self.f32(1)?,
-                    heads: q[1],
-                    d: q[2],
-                    seqs: keys[0],
-                    positions: keys[1],
-                    seq: self.i32(3)?,
-                    len: self.i32(4)?,
-                    scale: k.scale as f32,
-                };
-                indexer_scores(&args, floats(&mut writes, 0)?)
-            }
+            Kernel::Indexer(k) => self.indexer(k.scale, floats(&mut writes, 0)?),
+            Kernel::PagedAttention(k) => self.paged_attention(k, floats(&mut writes, 0)?),
+            Kernel::PagedIndexer(k) => self.paged_indexer(k.scale, floats(&mut writes, 0)?),
             Kernel::TopK(k) if self.merge().is_some() => self.topk_part(k.k as usize, floats(&mut writes, 0)?),
             Kernel::TopK(k) => topk::topk(self.f32(0)?, self.in_shapes[0][0], k.k as usize, ints(&mut writes, 0)?),
             Kernel::Route(r) => self.route(&r.0, &mut writes),
@@ -467,7 +452,12 @@ impl Call<'_> {
 
     /// Where a named piece of operand 0 lies in its last dim. The verifier has compared names and order.
     pub(super) fn piece(&self, name: &str) -> Result<std::ops::Range<usize>, KernelError> {
-        let input = &self.step.inputs[0];
+        self.piece_of(0, name)
+    }
+
+    /// The same of operand `i`.
+    pub(super) fn piece_of(&self, i: usize, name: &str) -> Result<std::ops::Range<usize>, KernelError> {
+        let input = &self.step.inputs[i];
         let at = input.names.iter().position(|n| n == name);
         let at = at.ok_or(KernelError::Dim { what: "a piece", have: 0, need: "a name that the operand has" })?;
         let start: usize = input.pieces[..at].iter().sum();
@@ -501,32 +491,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn attention(&self, a: &glmc_ir::ops::Attention, y: &mut [f32]) -> Result<(), KernelError> {
-        let p = a.parts;
-        let part = |i: usize| {
-            let (q, k) = (&self.in_shapes[i], &self.in_shapes[p + i]);
-            Ok(KeyPart { q: self.f32(i)?, k: self.f32(p + i)?, d: q[2], per_head: k.len() == 4 })
-        };
-        let parts = (0..p).map(part).collect::<Result<Vec<_>, KernelError>>()?;
-        let v = &self.in_shapes[2 * p];
-        let args = AttentionArgs {
-            parts: &parts,
-            v: self.f32(2 * p)?,
-            dv: v[v.len() - 1],
-            v_per_head: v.len() == 4,
-            heads: self.in_shapes[0][1],
-            seqs: v[0],
-            positions: v[1],
-            seq: self.i32(2 * p + 1)?,
-            len: self.i32(2 * p + 2)?,
-            sel: if a.selected { Some(self.i32(2 * p + 3)?) } else { None },
-            scale: a.scale as f32,
-        };
-        if self.merge().is_some() { attention_part(&args, y) } else { attention(&args, y) }
-    }
-
     /// The merge that the results await, and the dim it is over.
-    fn merge(&self) -> Option<&(PendingKind, Along)> {
+    pub(super) fn merge(&self) -> Option<&(PendingKind, Along)> {
         self.step.share.as_ref().and_then(|s| s.merge.as_ref())
     }
 

@@ -3,6 +3,7 @@
 //! Owns `score[t, s] = sum_h w[t, h] relu(scale q[t, h] . k[s])` over visible positions. It never selects: see `topk`.
 
 use super::attention::check_maps;
+use super::cached::Cached;
 use super::error::{KernelError, want_len};
 use super::gemm::products;
 use super::simd::{Kernel, Simd, dispatch};
@@ -19,7 +20,7 @@ pub struct IndexerArgs<'a> {
     /// Weights of the heads `[T, H]`, of any sign.
     pub w: &'a [f32],
     /// Keys `[Q, S, d]`, shared by the heads.
-    pub k: &'a [f32],
+    pub k: Cached<'a>,
     /// Number of heads, H.
     pub heads: usize,
     /// Width of queries and keys.
@@ -45,7 +46,7 @@ pub fn indexer_scores(a: &IndexerArgs<'_>, score: &mut [f32]) -> Result<(), Kern
     let t = a.seq.len();
     want_len("q", a.q.len(), &[t, a.heads, a.d])?;
     want_len("w", a.w.len(), &[t, a.heads])?;
-    want_len("k", a.k.len(), &[a.seqs, a.positions, a.d])?;
+    a.k.check("k", a.seqs * a.positions)?;
     want_len("len", a.len.len(), &[t])?;
     want_len("score", score.len(), &[t, a.positions])?;
     check_maps(a.seq, a.seqs, a.len, a.positions)?;
@@ -60,7 +61,7 @@ pub fn indexer_scores(a: &IndexerArgs<'_>, score: &mut [f32]) -> Result<(), Kern
         let base = usize::try_from(a.seq[t]).unwrap_or(0) * a.positions;
         visible.par_chunks_mut(TASK).enumerate().for_each(|(i, score)| {
             let first = base + i * TASK;
-            let k: Vec<&[f32]> = (first..first + score.len()).map(|s| &a.k[s * a.d..(s + 1) * a.d]).collect();
+            let k: Vec<&[f32]> = (first..first + score.len()).map(|s| a.k.row(s)).collect();
             dispatch(Scores { q: &q, w, k: &k, scale: a.scale, score });
         });
     });
@@ -90,7 +91,7 @@ impl Kernel for Scores<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{IndexerArgs, indexer_scores};
+    use super::{Cached, IndexerArgs, indexer_scores};
     use crate::device::cpu::testing::{Rng, on_threads};
 
     fn check(heads: usize, d: usize, positions: usize, len: &[i32]) {
@@ -107,7 +108,18 @@ mod tests {
                 k[s * d..(s + 1) * d].fill(f32::NAN);
             }
         }
-        let args = IndexerArgs { q: &q, w: &w, k: &k, heads, d, seqs, positions, seq: &seq, len, scale: 0.3 };
+        let args = IndexerArgs {
+            q: &q,
+            w: &w,
+            k: Cached::dense(&k, d),
+            heads,
+            d,
+            seqs,
+            positions,
+            seq: &seq,
+            len,
+            scale: 0.3,
+        };
         let score = on_threads(|| {
             let mut score = vec![f32::NAN; t * positions];
             indexer_scores(&args, &mut score).unwrap();
@@ -144,7 +156,7 @@ mod tests {
         let args = IndexerArgs {
             q: &[1.0],
             w: &[1.0],
-            k: &[1.0, f32::NAN],
+            k: Cached::dense(&[1.0, f32::NAN], 1),
             heads: 1,
             d: 1,
             seqs: 1,

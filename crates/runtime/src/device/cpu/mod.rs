@@ -7,6 +7,7 @@
 //! Conventions: row-major slices, the last dim contiguous; `T` tokens, `S` cached positions, `H` heads.
 
 pub mod attention;
+pub mod cached;
 pub mod ceiling;
 pub mod elementwise;
 pub mod gather;
@@ -20,6 +21,7 @@ pub mod topk;
 
 mod align;
 mod arena;
+mod attend;
 mod dot;
 mod error;
 mod exec;

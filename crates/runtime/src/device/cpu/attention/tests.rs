@@ -1,6 +1,6 @@
 //! Attention against its definition in f64, with NaN in every hidden place.
 
-use super::{AttentionArgs, KeyPart, attention};
+use super::{AttentionArgs, Cached, KeyPart, attention};
 use crate::device::cpu::testing::{Rng, on_threads};
 
 struct Case {
@@ -39,11 +39,15 @@ fn run(c: &Case, seed: u64) {
     let keys: Vec<Vec<f32>> = c.dims.iter().map(|&(d, own)| cache(own, d)).collect();
     let v = cache(c.v_per_head, c.dv);
     let queries: Vec<Vec<f32>> = c.dims.iter().map(|&(d, _)| rng.floats(t * c.heads * d)).collect();
-    let parts: Vec<KeyPart<'_>> =
-        c.dims.iter().zip(&queries).zip(&keys).map(|((&(d, per_head), q), k)| KeyPart { q, k, d, per_head }).collect();
+    fn cached(data: &[f32], heads: usize, d: usize) -> Cached<'_> {
+        Cached::dense(data, heads * d)
+    }
+    let parts: Vec<KeyPart<'_>> = std::iter::zip(&c.dims, std::iter::zip(&queries, &keys))
+        .map(|(&(d, per_head), (q, k))| KeyPart { q, k: cached(k, heads_of(per_head), d), d, per_head })
+        .collect();
     let args = AttentionArgs {
         parts: &parts,
-        v: &v,
+        v: cached(&v, heads_of(c.v_per_head), c.dv),
         dv: c.dv,
         v_per_head: c.v_per_head,
         heads: c.heads,
@@ -64,12 +68,12 @@ fn run(c: &Case, seed: u64) {
         let shown: Vec<usize> = (0..c.positions).filter(|&s| visible(t, s)).collect();
         for h in 0..c.heads {
             let score = |s: usize| {
-                let part = |p: &KeyPart<'_>| {
+                let part = |(p, k): (&KeyPart<'_>, &Vec<f32>)| {
                     let at = if p.per_head { row(s) * c.heads + h } else { row(s) };
                     let q = &p.q[(t * c.heads + h) * p.d..][..p.d];
-                    q.iter().zip(&p.k[at * p.d..]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
+                    q.iter().zip(&k[at * p.d..]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
                 };
-                (0.7_f32 as f64 * parts.iter().map(part).sum::<f64>()).exp()
+                (0.7_f32 as f64 * parts.iter().zip(&keys).map(part).sum::<f64>()).exp()
             };
             let e: Vec<f64> = shown.iter().map(|&s| score(s)).collect();
             let total: f64 = e.iter().sum();
@@ -100,10 +104,10 @@ fn equals_the_definition_and_reads_no_hidden_key() {
 
 #[test]
 fn large_scores_do_not_overflow() {
-    let part = KeyPart { q: &[1e4], k: &[1e4, 1e4, -1e4], d: 1, per_head: false };
+    let part = KeyPart { q: &[1e4], k: Cached::dense(&[1e4, 1e4, -1e4], 1), d: 1, per_head: false };
     let args = AttentionArgs {
         parts: &[part],
-        v: &[1.0, 3.0, f32::MAX],
+        v: Cached::dense(&[1.0, 3.0, f32::MAX], 1),
         dv: 1,
         v_per_head: false,
         heads: 1,
@@ -124,10 +128,10 @@ fn large_scores_do_not_overflow() {
 
 #[test]
 fn refuses_what_does_not_exist() {
-    let part = KeyPart { q: &[1.0], k: &[1.0, 1.0], d: 1, per_head: false };
+    let part = KeyPart { q: &[1.0], k: Cached::dense(&[1.0, 1.0], 1), d: 1, per_head: false };
     let args = AttentionArgs {
         parts: &[part],
-        v: &[1.0, 3.0],
+        v: Cached::dense(&[1.0, 3.0], 1),
         dv: 1,
         v_per_head: false,
         heads: 1,
@@ -143,6 +147,6 @@ fn refuses_what_does_not_exist() {
     assert!(attention(&AttentionArgs { seq: &[1], ..args }, &mut out).is_err());
     assert!(attention(&AttentionArgs { seq: &[-1], ..args }, &mut out).is_err());
     assert!(attention(&AttentionArgs { len: &[3], ..args }, &mut out).is_err());
-    assert!(attention(&AttentionArgs { v: &[1.0], ..args }, &mut out).is_err());
+    assert!(attention(&AttentionArgs { v: Cached::dense(&[1.0], 1), ..args }, &mut out).is_err());
     assert!(attention(&args, &mut []).is_err());
 }
