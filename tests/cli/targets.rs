@@ -230,3 +230,27 @@ fn a_plan_whose_target_or_decisions_were_edited_is_refused() {
     let ran = glmc(&["explain", s(&plan)]);
     assert_eq!((ran.code(), ran.class()), (3, ("plan".into(), "plan-changed".into())), "{ran:?}");
 }
+
+/// Where arithmetic dwarfs the links, placements cost the same but for their last digits.
+#[test]
+fn targets_of_extreme_rates_have_placements() {
+    let dir = tempfile::tempdir().unwrap();
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/passes/targets/8x-cpu.toml");
+    let shipped = std::fs::read_to_string(shipped).unwrap();
+    let with = |rates: &str, latency: &str| {
+        let key = |l: &str| l.split(" = ").next().unwrap_or_default().to_owned();
+        let line = |l: &str| match key(l).as_str() {
+            k @ ("f32_flops_per_s" | "read_bytes_per_s") => format!("{k} = {rates}"),
+            k @ ("latency_s" | "launch_s") => format!("{k} = {latency}"),
+            _ => l.to_owned(),
+        };
+        shipped.lines().map(line).collect::<Vec<_>>().join("\n").replace("\"8x-cpu\"", "\"own\"")
+    };
+    for (rates, latency) in [("1", "2e-6"), ("10", "0"), ("1e18", "1e-9"), ("1e18", "1")] {
+        let target = dir.path().join("own.toml");
+        std::fs::write(&target, with(rates, latency)).unwrap();
+        let (plan, model) = (dir.path().join("plan"), tiny());
+        let args = ["compile", s(&model), "-o", s(&plan), "--target", s(&target), "--ctx", "256", "--json"];
+        assert_eq!(glmc(&args).ok().json()["ranks"], 8, "{rates} {latency}");
+    }
+}

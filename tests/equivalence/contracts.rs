@@ -141,7 +141,7 @@ impl Maker {
 /// What the device computes: the outputs of the launch, or the pool that it changed.
 fn on_device(case: &Case) -> Result<Vec<Vec<f64>>, String> {
     let mut m = Maker::new();
-    let append = matches!(case.kernel, Kernel::Append(_));
+    let append = matches!(case.kernel, Kernel::Append(_) | Kernel::AppendRow(_));
     let mut first: Option<Vec<Vec<i32>>> = None;
     if let (true, In::Pool(ty, values)) = (append, &case.inputs[0]) {
         m.phase("fill");

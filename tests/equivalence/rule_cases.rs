@@ -51,6 +51,7 @@ pub(super) fn case(name: &str, rng: &mut Rng) -> Option<Case> {
         "fuse-grouped-down" => k.grouped_down(),
         "fuse-add-norm" => k.add_norm(),
         "fuse-rope-join" | "fuse-latent-row" => k.rows(name == "fuse-latent-row"),
+        "fuse-index-row" => k.index_row(),
         _ => return None,
     };
     let results = results.unwrap_or_else(|e| panic!("a case of `{name}`: {e}"));
@@ -380,6 +381,31 @@ impl Make<'_, '_> {
         let h = self.b.one(Add {}, &[x, y])?;
         let norm = self.b.one(RmsNorm { eps: 1e-5 }, &[h, w])?;
         Ok(if self.rng.flip() { vec![h, norm] } else { vec![norm] })
+    }
+
+    /// Pieces of a wider row, joined, normed, and put together again with one of them rotated.
+    fn index_row(&mut self) -> Results {
+        let (t, r, n) = (self.n(), 2 * self.n(), self.width());
+        let pos = self.i("pos", &[t], 1000);
+        let (w, bias) = (self.w("w", &[r + n])?, self.w("b", &[r + n])?);
+        let mut order = vec![("k.rope", "rope", r), ("k.nope", "nope", n)];
+        if self.rng.flip() {
+            order.reverse();
+        }
+        let before = self.n();
+        let wide: Vec<(&str, u64)> =
+            [("q", before)].into_iter().chain(order.iter().map(|(k, _, n)| (*k, *n))).collect();
+        let z = self.joined("z", &[t], &wide);
+        let names: Vec<String> = order.iter().map(|(_, name, _)| (*name).to_owned()).collect();
+        let parts = order.iter().map(|(k, ..)| self.b.piece(z, k)).collect::<Result<Vec<_>, _>>()?;
+        let row = self.b.one(Join { names: names.clone() }, &parts)?;
+        let normed = self.b.one(LayerNorm { eps: 1e-6 }, &[row, w, bias])?;
+        let mut made = Vec::new();
+        for (_, name, _) in order {
+            let part = self.b.piece(normed, name)?;
+            made.push(if name == "rope" { self.b.one(Rope { theta: 1e4 }, &[part, pos])? } else { part });
+        }
+        self.b.op(Join { names }, &made)
     }
 
     fn rows(&mut self, latent: bool) -> Results {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use glmc_frontend_gguf::arch::LiftOptions;
 use glmc_frontend_gguf::open;
 use glmc_frontend_gguf::write::GgufWriter;
-use glmc_ir::entities::WeightId;
+use glmc_ir::entities::{BufId, WeightId};
 use glmc_ir::interp::Arith;
 use glmc_ir::kernel::Access;
 use glmc_ir::plan::{Mem, Plan};
@@ -181,8 +181,11 @@ fn an_output_that_goes_elsewhere_is_refused_or_means_what_it_says() {
                 let fits = |b: &glmc_ir::plan::Buffer| b.ty == arg.ty;
                 let buffers = phase.buffers.iter().filter(|(b, x)| Mem::Buf(*b) != arg.mem && fits(x));
                 let buffers: Vec<_> = buffers.map(|(b, _)| b).collect();
-                for _ in 0..OTHERS.min(buffers.len()) {
-                    let to = *rng.pick(&buffers);
+                // What the same step writes can be exchanged without breaking any order.
+                let own = |b: &&BufId| step.args.iter().any(|a| a.access == Access::Write && a.mem == Mem::Buf(**b));
+                let mut others: Vec<BufId> = buffers.iter().filter(own).copied().collect();
+                others.extend((0..OTHERS.min(buffers.len())).map(|_| *rng.pick(&buffers)));
+                for to in others {
                     let mut plan = c.plan.clone();
                     plan.phases[p].steps[k].args[i].mem = Mem::Buf(to);
                     let what = format!("{} step {k} `{}` writes {to}", phase.name, step.name);

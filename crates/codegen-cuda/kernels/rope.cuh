@@ -4,16 +4,21 @@
 #pragma once
 #include "quant/float.cuh"
 
-// The pair at `from` turned by `angle`, at `to`.
-template <class X, class PUT>
-GLMC_DEVICE void rotate_pair(const u8* x, u64 from, u8* y, u64 to, f64 angle) {
+// The pair (a, b) turned by `angle`, at `to`.
+template <class PUT>
+GLMC_DEVICE void put_rotated(f32 a, f32 b, u8* y, u64 to, f64 angle) {
   constexpr f64 TURN = 6.283185307179586476925286766559;
   angle -= glmc_rint(angle / TURN) * TURN;
   f32 s, c;
   glmc_sincos(f32(angle), &s, &c);
-  f32 a = element<X>(x, from), b = element<X>(x, from + 1);
   PUT::put(y, to, a * c - b * s);
   PUT::put(y, to + 1, a * s + b * c);
+}
+
+// The pair at `from` turned by `angle`, at `to`.
+template <class X, class PUT>
+GLMC_DEVICE void rotate_pair(const u8* x, u64 from, u8* y, u64 to, f64 angle) {
+  put_rotated<PUT>(element<X>(x, from), element<X>(x, from + 1), y, to, angle);
 }
 
 template <class C>

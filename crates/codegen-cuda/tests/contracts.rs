@@ -96,14 +96,15 @@ fn norms_and_moves_compute_their_meaning() {
 
 #[test]
 fn choices_compute_their_meaning() {
-    check(&["topk", "moe_route", "indexer_scores", "attention"], &Options::default());
+    let names = ["topk", "moe_route", "indexer_scores", "paged_indexer_scores", "attention", "paged_attention"];
+    check(&names, &Options::default());
 }
 
 /// With few multiprocessors a block of attention goes through many tiles; above it has one, and parts are merged.
 #[test]
 fn attention_computes_its_meaning_in_tiles() {
     let options = Options { multiprocessors: Some(1), ..Options::default() };
-    check(&["attention"], &options);
+    check(&["attention", "paged_attention"], &options);
 }
 
 #[test]
@@ -113,7 +114,7 @@ fn matmuls_compute_their_meaning() {
 
 #[test]
 fn fused_rows_compute_their_meaning() {
-    check(&["add_rms_norm", "rope_join", "latent_row"], &Options::default());
+    check(&["add_rms_norm", "rope_join", "latent_row", "index_row", "append_row"], &Options::default());
 }
 
 #[test]
@@ -163,6 +164,10 @@ fn every_contract_is_in_a_list() {
         "add_rms_norm",
         "rope_join",
         "latent_row",
+        "index_row",
+        "append_row",
+        "paged_attention",
+        "paged_indexer_scores",
         "gate_up",
         "grouped_gate_up",
         "grouped_down",

@@ -33,7 +33,7 @@ const fn fault(
     Fault { what, contract, cases, header, from, to }
 }
 
-const FAULTS: [Fault; 20] = [
+const FAULTS: [Fault; 23] = [
     fault(
         "the nibbles of the first byte of a block exchanged",
         "matmul",
@@ -109,6 +109,27 @@ const FAULTS: [Fault; 20] = [
         ],
     ),
     fault("a norm over too many", "latent_row", "", "rows.cuh", ["scratch) / f32(N)", "scratch) / f32(N + 1)"]),
+    fault(
+        "a row before the later one",
+        "append_row",
+        "at [-1, 3",
+        "rows.cuh",
+        ["later |= ids[u] == to;", "later |= ids[u] == to && u > row + 1;"],
+    ),
+    fault(
+        "a bias of the next element",
+        "index_row",
+        "[(\"rest\", 33)",
+        "rows.cuh",
+        ["(b, at + i);", "(b, at + (i ^ 1));"],
+    ),
+    fault(
+        "rows by position",
+        "paged_attention",
+        "5 tokens",
+        "attention.cuh",
+        ["place[i] = C::place(args, u64", "place[i] = i32(u64"],
+    ),
     fault("gate without its gate", "gate_up", "", "prim.cuh", ["return x * sigmoid(x);", "return x;"]),
     fault("negative ids are row 0", "gather", "", "gather.cuh", ["if (id >= 0) {", "{ id = id < 0 ? 0 : id;"]),
 ];

@@ -42,7 +42,7 @@ impl Check {
     /// it.
     pub fn with_symbols(&self) -> Option<Check> {
         let case = &self.case;
-        let lead = usize::from(matches!(case.kernel, Kernel::Gather(_) | Kernel::Append(_)));
+        let lead = usize::from(matches!(case.kernel, Kernel::Gather(_) | Kernel::Append(_) | Kernel::AppendRow(_)));
         let constant = |t: &TensorType, d: usize| {
             t.dims.get(d).and_then(|d| match d.extent {
                 Extent::Const(n) => Some(n),

@@ -21,7 +21,7 @@ use glmc_ir::quant::QuantType;
 use glmc_ir::ty::{Dim, Elem, TensorType};
 
 use choices::{attention, indexer, route, topk};
-use plain::{add_norm, append, binary, cached_rows, gather, norm, pieces, rope, swiglu, unary};
+use plain::{add_norm, append, append_row, binary, cached_rows, gather, index_row, norm, pieces, rope, swiglu, unary};
 use products::{experts, gate_up, grouped, matmul};
 
 /// An operand with its numbers.
@@ -137,6 +137,8 @@ pub fn cases(name: &str, seed: u64) -> Vec<Case> {
                 t.add(format!("{q} {dims:?}"), DecodeKernel {}, vec![w]);
             }
         }),
+        "append_row" => append_row(&mut t),
+        "index_row" => index_row(&mut t),
         "paged_attention" => paged::attention(&mut t),
         "paged_indexer_scores" => paged::scores(&mut t),
         "add_rms_norm" => add_norm(&mut t),

@@ -1,10 +1,10 @@
 //! Cases of elementwise contracts, norms, moves and rows.
 
 use glmc_ir::kernel::{
-    AddRmsNormKernel, AppendKernel, GatherKernel, JoinKernel, Kernel, LatentRowKernel, LayerNormKernel, RmsNormKernel,
-    RopeJoinKernel, RopeKernel, SplitKernel, SwigluKernel,
+    AddRmsNormKernel, AppendKernel, AppendRowKernel, GatherKernel, IndexRowKernel, JoinKernel, Kernel, LatentRowKernel,
+    LayerNormKernel, RmsNormKernel, RopeJoinKernel, RopeKernel, RowMaker, SplitKernel, SwigluKernel,
 };
-use glmc_ir::ty::Dim;
+use glmc_ir::ty::{Dim, Elem, TensorType};
 
 use super::{In, Table, each_type, f32s, row};
 
@@ -173,6 +173,78 @@ pub(super) fn cached_rows(t: &mut Table, latent: bool) {
         let inputs = vec![x, t.ints(&[2], &[9, 100])];
         let (from, names) = (vec!["k.b".to_owned(), "k.a".into()], vec!["b".to_owned(), "a".into()]);
         t.add("heads", RopeJoinKernel { theta: 1e6, from, names, rope: "a".into() }, inputs);
+    }
+}
+
+/// Pieces of a row of which one is rotated.
+const ROWS: [(u64, &[(&str, u64)], &str); 4] = [
+    (1, &[("rope", 2), ("rest", 1)], "rope"),
+    (5, &[("rest", 33), ("rope", 8)], "rope"),
+    (3, &[("rope", 64), ("rest", 64)], "rope"),
+    (4, &[("a", 5), ("rope", 6), ("b", 70)], "rope"),
+];
+
+/// A joined row with pieces in front and behind that are not used, and what the maker takes besides.
+fn made(t: &mut Table, tokens: u64, row: &[(&str, u64)], rope: &str) -> (Vec<In>, IndexRowKernel) {
+    let from: Vec<String> = row.iter().map(|(name, _)| format!("k.{name}")).collect();
+    let mut wide: Vec<(&str, u64)> = vec![("before", 3)];
+    wide.extend(from.iter().zip(row).map(|(name, (_, n))| (name.as_str(), *n)));
+    wide.push(("behind", 2));
+    let width = row.iter().map(|(_, n)| n).sum();
+    let x = t.of(f32s([Dim::new(tokens), Dim::joined(&wide)]), 3.0);
+    let pos: Vec<i64> = [0, 131_071, 1, 4095, 7][..tokens as usize].to_vec();
+    let inputs = vec![x, t.f(&[width]), t.f(&[width]), t.ints(&[tokens], &pos)];
+    let names = row.iter().map(|(name, _)| (*name).to_owned()).collect();
+    (inputs, IndexRowKernel { eps: 1e-6, theta: 1e4, from, names, rope: rope.to_owned() })
+}
+
+pub(super) fn index_row(t: &mut Table) {
+    for (tokens, row, rope) in ROWS {
+        let (inputs, kernel) = made(t, tokens, row, rope);
+        t.add(format!("{tokens} {row:?}"), kernel, inputs);
+    }
+    each_type(t, |t, q| {
+        let x = t.of(f32s([Dim::new(2), Dim::joined(&[("rest", row(q) - 4), ("rope", 4)])]), 1.0);
+        let inputs = vec![x, t.w(q, &[row(q)]), t.w(q, &[row(q)]), t.ints(&[2], &[3, 0])];
+        let names = ["rest", "rope"].map(str::to_owned).to_vec();
+        let (from, rope) = (names.clone(), "rope".to_owned());
+        t.add(format!("{q}"), IndexRowKernel { eps: 1e-5, theta: 1e6, from, names, rope }, inputs);
+    });
+}
+
+pub(super) fn append_row(t: &mut Table) {
+    for (tokens, row, rope) in ROWS {
+        // A row that is left out, one that two tokens have, one at the end.
+        for ids in [[4i64, -1, 2, 4, 8], [-1, 3, 3, 3, -1], [8, 7, 6, 5, 4]] {
+            let (inputs, k) = made(t, tokens, row, rope);
+            let IndexRowKernel { eps, theta, from, names, rope } = k.clone();
+            let dim = Dim::joined(row);
+            let [x, w, b, pos] = <[In; 4]>::try_from(inputs).expect("a maker takes four");
+            // Pieces are normed one by one: all that are have the width of the weight.
+            let rest: Vec<u64> = row.iter().filter(|(n, _)| *n != rope).map(|(_, n)| *n).collect();
+            let mut makers = vec![
+                (RowMaker::IndexRow(k), vec![x.clone(), w, b, pos.clone()]),
+                (
+                    RowMaker::RopeJoin(RopeJoinKernel {
+                        theta,
+                        from: from.clone(),
+                        names: names.clone(),
+                        rope: rope.clone(),
+                    }),
+                    vec![x.clone(), pos.clone()],
+                ),
+            ];
+            if let [n] = rest[..] {
+                let kernel = LatentRowKernel { eps, theta, from, names, rope };
+                makers.push((RowMaker::LatentRow(kernel), vec![x, t.f(&[n]), pos]));
+            }
+            for (make, inputs) in makers {
+                let ty = TensorType::new(Elem::F32, [Dim::new(9), dim.clone()]).as_state();
+                let pool = (0..super::count(&ty)).map(|_| t.rng.float()).collect();
+                let all = [vec![In::Pool(ty, pool), t.ints(&[tokens], &ids[..tokens as usize])], inputs].concat();
+                t.add(format!("{} of {row:?} at {ids:?}", make.kernel().name()), AppendRowKernel { make }, all);
+            }
+        }
     }
 }
 

@@ -20,9 +20,8 @@ mod rows;
 mod tile;
 
 use cx::Cx;
-use rows::Pieces;
 
-use glmc_ir::kernel::Kernel;
+use glmc_ir::kernel::{Kernel, RowMaker};
 
 use crate::request::{GenerateError, Generated, Request};
 
@@ -61,14 +60,10 @@ pub fn generate(request: &Request<'_>) -> Result<Generated, GenerateError> {
         Kernel::GateUp(k) => product::gate_up(&cx, k),
         Kernel::GroupedGateUp(_) => product::grouped_gate_up(&cx),
         Kernel::GroupedDown(_) => product::grouped_down(&cx),
-        Kernel::RopeJoin(k) => {
-            let p = Pieces { from: &k.from, names: &k.names, rope: &k.rope, theta: k.theta };
-            rows::rows(&cx, &p, None, &cx.inputs[1])
-        }
-        Kernel::LatentRow(k) => {
-            let p = Pieces { from: &k.from, names: &k.names, rope: &k.rope, theta: k.theta };
-            rows::rows(&cx, &p, Some((&cx.inputs[1], k.eps)), &cx.inputs[2])
-        }
+        Kernel::RopeJoin(k) => rows::rows(&cx, &RowMaker::RopeJoin(k.clone())),
+        Kernel::LatentRow(k) => rows::rows(&cx, &RowMaker::LatentRow(k.clone())),
+        Kernel::IndexRow(k) => rows::rows(&cx, &RowMaker::IndexRow(k.clone())),
+        Kernel::AppendRow(k) => rows::append_row(&cx, &k.make),
         // What these mean spans ranks: a launch of one rank cannot compute it.
         Kernel::AllGather(_)
         | Kernel::AllReduce(_)

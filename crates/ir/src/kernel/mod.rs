@@ -23,7 +23,7 @@ mod swiglu;
 
 pub use add_norm::AddRmsNormKernel;
 pub use attention::AttentionKernel;
-pub use cache::AppendKernel;
+pub use cache::{AppendKernel, AppendRowKernel, RowMaker};
 pub use collective::{AllGatherKernel, AllReduceKernel, AllToAllKernel, ReduceScatterKernel, ShardKernel};
 pub use elementwise::{AddKernel, DecodeKernel, MulKernel, ReluKernel, ScaleKernel, SigmoidKernel, SiluKernel};
 pub use gate_up::{GateUpKernel, GroupedGateUpKernel};
@@ -36,7 +36,7 @@ pub use norm::{LayerNormKernel, RmsNormKernel};
 pub use paged::{PagedAttentionKernel, PagedIndexerKernel};
 pub use pieces::{JoinKernel, SplitKernel};
 pub use rope::RopeKernel;
-pub use rope_join::{LatentRowKernel, RopeJoinKernel};
+pub use rope_join::{IndexRowKernel, LatentRowKernel, RopeJoinKernel};
 pub use route::RouteKernel;
 pub use swiglu::SwigluKernel;
 
@@ -152,9 +152,10 @@ macro_rules! kernels {
 
 kernels! {
     Add(AddKernel), AddRmsNorm(AddRmsNormKernel), AllGather(AllGatherKernel), AllReduce(AllReduceKernel),
-    AllToAll(AllToAllKernel), Append(AppendKernel), Attention(AttentionKernel), Decode(DecodeKernel),
+    AllToAll(AllToAllKernel), Append(AppendKernel), AppendRow(AppendRowKernel), Attention(AttentionKernel),
+    Decode(DecodeKernel),
     GateUp(GateUpKernel), Gather(GatherKernel), GroupedDown(GroupedDownKernel), GroupedGateUp(GroupedGateUpKernel),
-    GroupedMatmul(GroupedMatmulKernel), Indexer(IndexerKernel), Join(JoinKernel), LatentRow(LatentRowKernel),
+    GroupedMatmul(GroupedMatmulKernel), IndexRow(IndexRowKernel), Indexer(IndexerKernel), Join(JoinKernel), LatentRow(LatentRowKernel),
     LayerNorm(LayerNormKernel), Matmul(MatmulKernel), Mul(MulKernel), PagedAttention(PagedAttentionKernel),
     PagedIndexer(PagedIndexerKernel), ReduceScatter(ReduceScatterKernel), Relu(ReluKernel), RmsNorm(RmsNormKernel), Rope(RopeKernel), RopeJoin(RopeJoinKernel), Route(RouteKernel),
     Scale(ScaleKernel), Shard(ShardKernel), Sigmoid(SigmoidKernel), Silu(SiluKernel), Split(SplitKernel),

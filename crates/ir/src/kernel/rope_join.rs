@@ -1,5 +1,5 @@
-//! The contracts `rope_join` and `latent_row`: rows in the form in which a cache keeps them, their rotary piece rotated
-//! among the others. The pieces are taken by name from a joined row, which may hold more than they use.
+//! The contracts `rope_join`, `latent_row` and `index_row`: rows in the form in which a cache keeps them, their rotary
+//! piece rotated among the others. The pieces are taken by name from a joined row, which may hold more than they use.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::{KernelDef, ParamSpec, decoded, reads, writes};
 use crate::builder::Builder;
 use crate::diag::Diagnostic;
 use crate::entities::Value;
-use crate::ops::{Join, RmsNorm, Rope};
+use crate::ops::{Join, LayerNorm, RmsNorm, Rope};
 
 /// `y = {names[i]: x.from[i], ..}`, the piece `rope` of it rotated; see [`Rope`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -68,6 +68,39 @@ impl KernelDef for LatentRowKernel {
             } else {
                 b.one(RmsNorm { eps: self.eps }, &[part, w])
             }
+        })
+    }
+}
+
+/// As [`RopeJoinKernel`], the row normed as a whole before a piece of it is rotated; see [`LayerNorm`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IndexRowKernel {
+    /// As in [`LayerNorm::eps`].
+    pub eps: f64,
+    /// As in [`Rope::theta`].
+    pub theta: f64,
+    /// Pieces of the operand, in the order of the result.
+    pub from: Vec<String>,
+    /// What the result calls them.
+    pub names: Vec<String>,
+    /// Which piece of the result is rotated.
+    pub rope: String,
+}
+
+impl KernelDef for IndexRowKernel {
+    const NAME: &'static str = "index_row";
+
+    fn params(&self) -> Vec<ParamSpec> {
+        [reads(["z", "w", "b", "pos"]), writes(["y"])].concat()
+    }
+
+    fn meaning(&self, b: &mut Builder<'_>, inputs: &[Value]) -> Result<Vec<Value>, Diagnostic> {
+        let (w, bias) = (decoded(b, inputs[1])?, decoded(b, inputs[2])?);
+        let row = rows(b, inputs[0], [&self.from, &self.names], |_, _, part| Ok(part))?;
+        let normed = b.one(LayerNorm { eps: self.eps }, &[row[0], w, bias])?;
+        rows(b, normed, [&self.names, &self.names], |b, name, part| {
+            if name == self.rope { b.one(Rope { theta: self.theta }, &[part, inputs[3]]) } else { Ok(part) }
         })
     }
 }

@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use glmc_ir::entities::{Inst, Value};
 use glmc_ir::graph::{Function, InstKind};
-use glmc_ir::kernel::{PagedAttentionKernel, PagedIndexerKernel, SplitKernel, SwigluKernel};
+use glmc_ir::kernel::{AppendRowKernel, PagedAttentionKernel, PagedIndexerKernel, RowMaker, SplitKernel, SwigluKernel};
 use glmc_ir::op::Op;
 use glmc_ir::ops::Attention;
 use glmc_ir::ty::TensorType;
 
-use super::{LoweredStep, def_of};
+use super::{LoweredStep, def_of, single};
 use crate::pass::PassCx;
 
 /// A `piece` instruction: itself, the piece's name, its result or its operand.
@@ -37,6 +37,7 @@ impl Groups {
                     g.covered.insert(*inst);
                 }
                 InstKind::Op(Op::Mul(_)) => g.swiglu(f, &uses, *inst, cx),
+                InstKind::Op(Op::Append(_)) => g.append_row(f, &uses, *inst, cx),
                 InstKind::Op(Op::Attention(a)) => g.paged_attention(f, &uses, *inst, a, cx),
                 InstKind::Op(Op::IndexerScores(s)) => g.paged_scores(f, &uses, *inst, s.scale, cx),
                 _ => {}
@@ -88,6 +89,22 @@ impl Groups {
             }
         };
         self.leaders.insert(mul, step);
+    }
+
+    /// Rows that are made for a pool and nothing else go into it at once.
+    fn append_row(&mut self, f: &Function, uses: &Uses, inst: Inst, cx: &mut PassCx) {
+        let data = &f.insts[inst];
+        let Some((maker, op)) = def_of(f, data.args[2]) else { return };
+        let Ok(make) = single(op) else { return };
+        let Some(make) = RowMaker::of(&make).filter(|_| uses.count(data.args[2]) == 1) else { return };
+        if !whole(f.ty(data.args[2])) || !cx.choose() {
+            return;
+        }
+        let made = f.insts[maker].args.iter().map(|a| self.stored(*a));
+        let inputs = data.args[..2].iter().copied().chain(made).collect();
+        self.covered.insert(maker);
+        let kernel = AppendRowKernel { make }.into();
+        self.leaders.insert(inst, LoweredStep::Launch { kernel, inputs, outputs: data.results.clone() });
     }
 
     /// Attention to pieces of gathered rows of a pool, which nothing else reads: the launch finds the rows itself.
@@ -161,6 +178,11 @@ impl Groups {
     }
 }
 
+/// Whether every rank has all of it.
+fn whole(t: &TensorType) -> bool {
+    t.pending.is_none() && t.dims.iter().all(|d| d.split.is_none())
+}
+
 /// The instruction that takes `v` as a piece of a value, the piece's name, that value.
 fn piece_of(f: &Function, v: Value) -> Option<PieceInst> {
     let (inst, Op::Piece(p)) = def_of(f, v)? else { return None };
@@ -199,7 +221,6 @@ impl Uses {
         let (gather, Op::Gather(_)) = def_of(f, v)? else { return None };
         let (pool, table) = (f.insts[gather].args[0], f.insts[gather].args[1]);
         let read = |(i, _): &(Inst, usize)| matches!(f.insts[*i].kind, InstKind::Op(Op::Gather(_)));
-        let whole = |t: &TensorType| t.pending.is_none() && t.dims.iter().all(|d| d.split.is_none());
         let fits = f.ty(pool).state && [pool, table, v].iter().all(|v| whole(f.ty(*v))) && !self.results.contains(&v);
         (fits && self.by.get(&pool)?.iter().all(read)).then_some((gather, pool, table))
     }

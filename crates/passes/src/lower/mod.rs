@@ -2,7 +2,7 @@
 //! launch in time or memory; `schedule` does.
 //!
 //! Groups: a decode into its consumers; every piece of a value into one `split`; `silu(gate) * up` into `swiglu`;
-//! reshapes into views; a gather of a pool's rows into the attention or the scores that read them. Before: `%d = dequant %w`, `%y = matmul %x, %d`. After: `matmul { x: %x, w: %w } -> %y`.
+//! reshapes into views; a gather of a pool's rows into the attention or the scores that read them; the making of a row into its `append`. Before: `%d = dequant %w`, `%y = matmul %x, %d`. After: `matmul { x: %x, w: %w } -> %y`.
 
 mod groups;
 mod print;

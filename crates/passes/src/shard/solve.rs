@@ -190,7 +190,13 @@ impl Problem {
         }
         // Where results are left is worth no more than taking them there from where the bound leaves them.
         let bound = if self.entry { best } else { self.worth(&narrow.paths) };
-        self.run(BEAM, bound * (1.0 + 1e-12), false)
+        let wide = self.run(BEAM, bound * (1.0 + 1e-12), false);
+        if wide.paths.is_empty() {
+            // Where placements hardly differ (arithmetic that dwarfs the links), the wide beam can fill with beginnings
+            // that all end above the bound. The way that gave the bound stands.
+            return Found { states: wide.states, cut: true, ..narrow };
+        }
+        wide
     }
 
     /// The most that a way is worth, whatever places it leaves the results at.

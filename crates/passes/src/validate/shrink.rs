@@ -15,6 +15,8 @@ use glmc_ir::ty::{Dim, Extent, SymValues, TensorType};
 
 /// Sizes up to this one are kept: they count tokens, chosen experts, groups.
 const KEPT: u64 = 8;
+/// What the small sizes begin above: the first of these that gives no two sizes one small one.
+const STARTS: [u64; 6] = [KEPT, 24, 64, 96, 128, 256];
 /// Most elements of a stand-in's weight: more take an interpreter too long.
 const MOST: u64 = 1 << 26;
 
@@ -87,9 +89,23 @@ fn choose(m: &Module) -> Sizes {
         }
     }
     let (products, sums) = (products(m), sums(m));
-    let mut small = Small { all: &all, sums: &sums, of: Sizes::default() };
-    let mut last = KEPT;
-    for (n, g) in &all {
+    // Two sizes that share a small one cannot be told apart when costs are asked of what they stand for.
+    let told = |s: &Sizes| s.0.values().collect::<std::collections::BTreeSet<_>>().len() == s.0.len();
+    let mut from = STARTS.into_iter().map(|start| fitting(&all, &products, &sums, start));
+    let first = from.next().unwrap_or_default();
+    if told(&first) { first } else { from.find(told).unwrap_or(first) }
+}
+
+/// Small sizes above `start` that keep `products` and `sums`.
+fn fitting(
+    all: &BTreeMap<u64, u64>,
+    products: &BTreeMap<u64, Vec<u64>>,
+    sums: &BTreeMap<u64, Vec<u64>>,
+    start: u64,
+) -> Sizes {
+    let mut small = Small { all, sums, of: Sizes::default() };
+    let mut last = start;
+    for (n, g) in all {
         // No size grows: what is small already stays.
         let chosen = if *n <= KEPT { *n } else { (last + 1).next_multiple_of(*g).min(*n) };
         last = last.max(chosen);
@@ -100,7 +116,7 @@ fn choose(m: &Module) -> Sizes {
         for whole in sums.keys() {
             small.sum(*whole, small.granule(*whole));
         }
-        for (whole, factors) in &products {
+        for (whole, factors) in products {
             small.product(*whole, factors);
         }
     }

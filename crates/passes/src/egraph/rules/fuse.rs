@@ -3,8 +3,8 @@
 
 use egg::Id;
 use glmc_ir::kernel::{
-    AddRmsNormKernel, GateUpKernel, GroupedDownKernel, GroupedGateUpKernel, Kernel, LatentRowKernel, RopeJoinKernel,
-    SwigluKernel,
+    AddRmsNormKernel, GateUpKernel, GroupedDownKernel, GroupedGateUpKernel, IndexRowKernel, Kernel, LatentRowKernel,
+    RopeJoinKernel, SwigluKernel,
 };
 use glmc_ir::op::Op;
 
@@ -101,6 +101,24 @@ pub const RULES: &[Rule] = &[
                 let from = [before, vec![p.name.clone()], after].concat();
                 let kernel = RopeJoinKernel { theta: r.theta, from, names: j.names.clone(), rope };
                 on(g, kernel, &["x", "pos"].map(|v| m.var(v)))
+            },
+        },
+    },
+    Rule {
+        name: "fuse-index-row",
+        why: "joining, norm and rotation of a cached index key in one launch",
+        what: What::Contract {
+            left: "(join@j ?before* (rope@r (piece (layer_norm@l (join@k (piece@f ?z) ?rest*) ?w ?b)) ?pos) ?after*)",
+            make: |g, m| {
+                let (Op::Join(j), Op::Rope(r), Op::LayerNorm(l)) = (m.op("j"), m.op("r"), m.op("l")) else {
+                    return None;
+                };
+                let (Op::Join(k), Op::Piece(f)) = (m.op("k"), m.op("f")) else { return None };
+                let rest = m.seq("rest").iter().map(|id| piece_of(g, *id, m.var("z"))).collect::<Option<Vec<_>>>()?;
+                let from = [vec![f.name.clone()], rest].concat();
+                let rope = j.names.get(m.seq("before").len())?.clone();
+                let kernel = IndexRowKernel { eps: l.eps, theta: r.theta, from, names: k.names.clone(), rope };
+                on(g, kernel, &["z", "w", "b", "pos"].map(|v| m.var(v)))
             },
         },
     },

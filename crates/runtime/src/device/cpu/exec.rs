@@ -162,6 +162,9 @@ impl CpuDevice {
         if let Op::Other(Kernel::Append(_)) = step.op {
             return self.append(step, syms, params, &reads, &in_shapes);
         }
+        if let Op::AppendRow(make) = &step.op {
+            return self.append_row(step, make, weights, syms, params, &reads, in_shapes);
+        }
         let Lent { reads, mut writes } = self.arena.lend(&reads, &writes)?;
         if let Some(share) = &step.share {
             if writes.iter().all(|w| w.is_empty()) {
@@ -172,17 +175,7 @@ impl CpuDevice {
                 return Ok(());
             }
         }
-        let mut reads = reads.into_iter();
-        let sources = step.inputs.iter().map(|o| match o.mem {
-            Mem::Weight(w) => Some(Source::Weight(o.elem, w)),
-            Mem::State(s) => self.states.get(s.as_u32() as usize).map(|v| Source::F32(v.rows())),
-            Mem::Param(p) if o.elem == Elem::I32 => params.get(p.as_u32() as usize).map(|v| Source::I32(v)),
-            Mem::Param(p) => params.get(p.as_u32() as usize).map(|v| Source::F32(bytemuck::cast_slice(v))),
-            Mem::Buf(_) if o.elem == Elem::I32 => reads.next().map(|b| Source::I32(bytemuck::cast_slice(b))),
-            Mem::Buf(_) => reads.next().map(|b| Source::F32(bytemuck::cast_slice(b))),
-        });
-        let missing = KernelError::Dim { what: "an operand", have: 0, need: "memory that is there" };
-        let mut sources = sources.collect::<Option<Vec<_>>>().ok_or(missing)?;
+        let mut sources = sources(step, &self.states, reads, params)?;
         let mut own: Vec<Option<Vec<i32>>> = Vec::new();
         if let Some(share) = &step.share {
             own.extend(sources.iter().enumerate().map(|(i, s)| match s {
@@ -197,6 +190,43 @@ impl CpuDevice {
         }
         let call = Call { weights, sources, in_shapes, out_shapes, step, syms };
         call.run(writes)
+    }
+
+    /// Makes rows and puts them into their pool.
+    #[allow(clippy::too_many_arguments, reason = "a launch with its operands")]
+    fn append_row(
+        &mut self,
+        step: &Step,
+        make: &Step,
+        weights: &Weights,
+        syms: &[usize],
+        params: &[&[i32]],
+        reads: &[std::ops::Range<usize>],
+        mut in_shapes: Vec<Vec<usize>>,
+    ) -> Result<(), KernelError> {
+        let Lent { reads, .. } = self.arena.lend(reads, &[])?;
+        let mut sources = sources(step, &self.states, reads, params)?;
+        let bad = || KernelError::Dim { what: "append_row", have: step.inputs.len(), need: "a pool, rows and a maker" };
+        let (Some(Mem::State(s)), Some(Source::I32(rows))) = (step.inputs.first().map(|o| o.mem), sources.get(1))
+        else {
+            return Err(bad());
+        };
+        let own = step.share.as_ref().and_then(|s| s.own(1, syms, rows));
+        let rows = own.as_deref().unwrap_or(rows).to_vec();
+        let width = in_shapes[0][1];
+        let mut made = vec![f32::NAN; rows.len() * width];
+        let out_shapes = vec![vec![rows.len(), width]];
+        let call = Call {
+            weights,
+            sources: sources.split_off(2),
+            in_shapes: in_shapes.split_off(2),
+            out_shapes,
+            step: make,
+            syms,
+        };
+        call.run(vec![bytemuck::cast_slice_mut(&mut made)])?;
+        let pool = self.states.get_mut(s.as_u32() as usize).ok_or_else(bad)?;
+        gather::scatter_pool(&made, width, &rows, pool.rows_mut())
     }
 
     fn append(
@@ -228,6 +258,26 @@ impl CpuDevice {
     }
 }
 
+/// Where the inputs of a launch come from; `reads` are those that lie in the arena, in order.
+fn sources<'a>(
+    step: &Step,
+    states: &'a [Pool],
+    reads: Vec<&'a [u8]>,
+    params: &[&'a [i32]],
+) -> Result<Vec<Source<'a>>, KernelError> {
+    let mut reads = reads.into_iter();
+    let sources = step.inputs.iter().map(|o| match o.mem {
+        Mem::Weight(w) => Some(Source::Weight(o.elem, w)),
+        Mem::State(s) => states.get(s.as_u32() as usize).map(|v| Source::F32(v.rows())),
+        Mem::Param(p) if o.elem == Elem::I32 => params.get(p.as_u32() as usize).map(|v| Source::I32(v)),
+        Mem::Param(p) => params.get(p.as_u32() as usize).map(|v| Source::F32(bytemuck::cast_slice(v))),
+        Mem::Buf(_) if o.elem == Elem::I32 => reads.next().map(|b| Source::I32(bytemuck::cast_slice(b))),
+        Mem::Buf(_) => reads.next().map(|b| Source::F32(bytemuck::cast_slice(b))),
+    });
+    let missing = KernelError::Dim { what: "an operand", have: 0, need: "memory that is there" };
+    sources.collect::<Option<Vec<_>>>().ok_or(missing)
+}
+
 /// Where an input comes from.
 #[derive(Clone, Copy)]
 enum Source<'a> {
@@ -252,6 +302,7 @@ impl Call<'_> {
             Op::Matmul(contract, at) => return self.matmul(contract, *at, floats(&mut writes, 0)?),
             Op::GateUp(contract) => return self.gate_up(contract, floats(&mut writes, 0)?),
             Op::Other(k) => k,
+            Op::AppendRow(_) => return Err(KernelError::Dim { what: "a launch", have: 0, need: "one on a pool" }),
             Op::Meet(_) => return Err(KernelError::Dim { what: "ranks of a collective", have: 1, need: "a group" }),
         };
         match kernel {
@@ -262,6 +313,7 @@ impl Call<'_> {
             | Kernel::Shard(_)
             | Kernel::Matmul(_)
             | Kernel::GateUp(_)
+            | Kernel::AppendRow(_)
             | Kernel::Append(_) => Err(KernelError::Dim { what: "a launch", have: 0, need: "one that was prepared" }),
             Kernel::Add(_) => self.binary(floats(&mut writes, 0)?, |a, b| a + b, elementwise::add),
             Kernel::Mul(_) => self.binary(floats(&mut writes, 0)?, |a, b| a * b, elementwise::mul),
@@ -271,12 +323,9 @@ impl Call<'_> {
             Kernel::AddRmsNorm(n) => self.add_rms_norm(n.eps as f32, &mut writes),
             Kernel::GroupedGateUp(_) => self.grouped_gate_up(floats(&mut writes, 0)?),
             Kernel::GroupedDown(_) => self.grouped_down(floats(&mut writes, 0)?),
-            Kernel::RopeJoin(k) => self
-                .rope_join(&Rows { from: &k.from, rope: &k.rope, theta: k.theta, eps: None }, floats(&mut writes, 0)?),
-            Kernel::LatentRow(k) => self.rope_join(
-                &Rows { from: &k.from, rope: &k.rope, theta: k.theta, eps: Some(k.eps as f32) },
-                floats(&mut writes, 0)?,
-            ),
+            Kernel::RopeJoin(k) => self.rope_join(&Rows::copied(k), floats(&mut writes, 0)?),
+            Kernel::LatentRow(k) => self.rope_join(&Rows::normed(k), floats(&mut writes, 0)?),
+            Kernel::IndexRow(k) => self.index_row(k, floats(&mut writes, 0)?),
             Kernel::Scale(s) => elementwise::scale(self.f32(0)?, s.factor as f32, floats(&mut writes, 0)?),
             Kernel::Decode(_) => self.decode(floats(&mut writes, 0)?),
             Kernel::Gather(_) => self.gather(floats(&mut writes, 0)?),

@@ -1,6 +1,8 @@
 //! Launches that fuse several ops, composed of the kernels of those ops; what lies between stays in scratch memory.
 //! Never owns arithmetic of its own.
 
+use glmc_ir::kernel::{IndexRowKernel, LatentRowKernel, RopeJoinKernel};
+
 use super::error::KernelError;
 use super::exec::{Call, floats};
 use super::matmul::{GroupedInput, grouped_matmul};
@@ -63,18 +65,49 @@ impl Call<'_> {
     /// Pieces of the rows of operand 0, one rotated by the last operand's positions, the others normed by operand 1 or as
     /// they are.
     pub(super) fn rope_join(&self, rows: &Rows<'_>, y: &mut [f32]) -> Result<(), KernelError> {
-        let x = self.f32(0)?;
+        self.rows_of(self.f32(0)?, rows, |name| self.piece(name), y)
+    }
+
+    /// A row normed as a whole, then a piece of it rotated.
+    pub(super) fn index_row(&self, k: &IndexRowKernel, y: &mut [f32]) -> Result<(), KernelError> {
+        let (x, total) = (self.f32(0)?, self.step.inputs[0].pieces.iter().sum::<usize>());
+        let pieces = k.from.iter().map(|name| self.piece(name)).collect::<Result<Vec<_>, _>>()?;
+        let joined: Vec<f32> =
+            x.chunks_exact(total.max(1)).flat_map(|row| pieces.iter().flat_map(|p| &row[p.clone()])).copied().collect();
+        let mut normed = vec![0.0; joined.len()];
+        norm::layer_norm(&joined, self.f32(1)?, self.f32(2)?, k.eps as f32, &mut normed)?;
+        let ranges = |name: &str| {
+            let at = k.names.iter().position(|n| n == name);
+            let at = at.ok_or(KernelError::Dim { what: "a piece", have: 0, need: "a name of the row" })?;
+            let start = pieces[..at].iter().map(|p| p.len()).sum();
+            Ok(start..start + pieces[at].len())
+        };
+        self.rows_of(&normed, &Rows { from: &k.names, rope: &k.rope, theta: k.theta, eps: None }, ranges, y)
+    }
+
+    /// Rows put together from the pieces of rows of `x`, which lie where `piece` says.
+    fn rows_of(
+        &self,
+        x: &[f32],
+        rows: &Rows<'_>,
+        piece: impl Fn(&str) -> Result<std::ops::Range<usize>, KernelError>,
+        y: &mut [f32],
+    ) -> Result<(), KernelError> {
         let pos = self.i32(self.in_shapes.len() - 1)?;
         let shape = &self.in_shapes[0];
         let heads: usize = shape[1..shape.len() - 1].iter().product();
+        let count: usize = shape[..shape.len() - 1].iter().product();
         let out = &self.step.outputs[0];
-        let (total, made): (usize, usize) = (self.step.inputs[0].pieces.iter().sum(), out.pieces.iter().sum());
+        let (total, made): (usize, usize) = (x.len().checked_div(count).unwrap_or(0), out.pieces.iter().sum());
+        if count == 0 {
+            return Ok(());
+        }
         if total == 0 || made == 0 || rows.from.len() != out.pieces.len() {
             return Err(KernelError::Dim { what: "a row", have: rows.from.len(), need: "named pieces" });
         }
         let mut at = 0;
         for (from, name) in rows.from.iter().zip(&out.names) {
-            let r = self.piece(from)?;
+            let r = piece(from)?;
             if r.is_empty() {
                 continue;
             }
@@ -103,4 +136,14 @@ pub(super) struct Rows<'a> {
     pub(super) theta: f64,
     /// Of the norm of the others, if they are normed.
     pub(super) eps: Option<f32>,
+}
+
+impl<'a> Rows<'a> {
+    pub(super) fn copied(k: &'a RopeJoinKernel) -> Self {
+        Rows { from: &k.from, rope: &k.rope, theta: k.theta, eps: None }
+    }
+
+    pub(super) fn normed(k: &'a LatentRowKernel) -> Self {
+        Rows { from: &k.from, rope: &k.rope, theta: k.theta, eps: Some(k.eps as f32) }
+    }
 }

@@ -29,7 +29,7 @@ pub(super) struct Step {
 }
 
 /// A bound argument.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Operand {
     pub(super) mem: Mem,
     /// Offset of its buffer in the arena.
@@ -42,7 +42,7 @@ pub(super) struct Operand {
     pub(super) names: Vec<String>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Size {
     Const(usize),
     Sym(usize),
@@ -77,6 +77,8 @@ pub(super) enum Op {
     GateUp(Contract),
     /// The ranks meet.
     Meet(Exchange),
+    /// Rows go into a pool: what makes them, its inputs those after the pool and the row ids, its output a row.
+    AppendRow(Box<Step>),
     Other(Kernel),
 }
 
@@ -91,12 +93,19 @@ impl Prepared {
                     .map(operand)
                     .collect::<Result<Vec<_>, _>>()
             };
+            let (inputs, outputs) = (of(false)?, of(true)?);
             let op = match &s.kernel {
                 Kernel::Matmul(m) => Op::Matmul(Contract::of(&m.spec)?, last_dim(&m.spec)),
                 Kernel::GateUp(g) => Op::GateUp(Contract::of(&g.spec)?),
+                Kernel::AppendRow(k) => Op::AppendRow(Box::new(Step {
+                    op: Op::Other(k.make.kernel()),
+                    inputs: inputs.iter().skip(2).cloned().collect(),
+                    outputs: inputs.iter().take(1).cloned().collect(),
+                    share: None,
+                })),
                 k => Exchange::of(s).map_or_else(|| Op::Other(k.clone()), Op::Meet),
             };
-            Ok(Step { op, inputs: of(false)?, outputs: of(true)?, share: Share::of(phase, s, place)? })
+            Ok(Step { op, inputs, outputs, share: Share::of(phase, s, place)? })
         });
         Ok(Prepared { steps: steps.collect::<Result<_, KernelError>>()? })
     }
