@@ -109,7 +109,7 @@ pub fn with_passes(
         let name = pass.name();
         let after = pass.run(&module, &mut cx).map_err(|d| different(name, "module", d.to_string()))?;
         verify_module(&after).map_err(|e| different(name, "module", e.to_string()))?;
-        let mut checked = equal(name, &module, &after)?;
+        let mut checked = equal(pass.as_ref(), &module, &after)?;
         for s in cx.saturated.drain(..) {
             let rules = s.best.first().map(|b| &b.rules).into_iter().flatten();
             checked.rules.insert(s.name.clone(), rules.map(|(r, n)| ((*r).to_owned(), *n)).collect());
@@ -135,12 +135,18 @@ fn run(m: &Module, f: &Function, stored: &Stored, seed: u64) -> Result<Vec<Tenso
 }
 
 /// Every function that is on both sides gives the same.
-fn equal(pass: &str, before: &Module, after: &Module) -> Result<Checked, Different> {
+fn equal(by: &dyn Pass, before: &Module, after: &Module) -> Result<Checked, Different> {
+    let pass = by.name();
     let stored = Stored::of(before);
     let mut out = Checked { pass: pass.into(), functions: 0, comparisons: 0, worst: 0.0, rules: BTreeMap::new() };
     // A placed function may have several forms, and operands in parts: its entries show them.
     let placed = before.mesh.is_empty() && !after.mesh.is_empty();
-    for f in before.funcs.values().filter(|f| f.entry || !placed) {
+    // So it is with functions that take or give something else now.
+    let moved = |f: &Function| {
+        let other = after.func_named(&f.name).map(|id| &after.funcs[id]);
+        by.moves_boundaries() && !other.is_some_and(|g| g.same_boundary(f))
+    };
+    for f in before.funcs.values().filter(|f| f.entry || !placed && !moved(f)) {
         let bad = |why: String| different(pass, &f.name, why);
         let mut numbers = false;
         for seed in 0..SEEDS {
