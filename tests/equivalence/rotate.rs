@@ -100,8 +100,8 @@ fn chain(rng: &mut Rng) -> String {
     let types: String = others.iter().map(|v| format!(", {v}: f32[T, 8]")).collect();
     let returned: String = others.iter().map(|v| format!(", {v}: %{v}")).collect();
     format!(
-        "module chain {{\n  sym T <= 4\n  sym R <= 4\n{weights}{funcs}  entry @step(%x: f32[T, 8], %rows: i32[R]) -> (y: \
-         {dims}{types}) {{\n{body}    return y: %{last}{returned}\n  }}\n}}\n"
+        "module chain {{\n  sym T <= 4\n  sym R <= 4\n{weights}{funcs}  entry @step(%x: f32[T, 8], %rows: i32[R]) -> \
+         (y: {dims}{types}) {{\n{body}    return y: %{last}{returned}\n  }}\n}}\n"
     )
 }
 

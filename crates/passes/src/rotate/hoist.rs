@@ -1,5 +1,6 @@
-//! Owns the way up: a function that begins with the norm of an operand takes the normed operand instead, and its callers
-//! norm. Only of functions of which some call follows another call, so that the norm can go on into that one's callee.
+//! Owns the way up: a function that begins with the norm of an operand takes the normed operand instead, and its
+//! callers norm. Only of functions of which some call follows another call, so that the norm can go on into that one's
+//! callee.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +37,8 @@ pub(super) fn hoist(m: &Module, cx: &mut PassCx) -> Result<Option<Module>, Diagn
     Ok(Some(out))
 }
 
-/// The first norm of a plain parameter by weights that are parameters and nothing else; the parameter has other readers,
-/// as a residual stream has.
+/// The first norm of a plain parameter by weights that are parameters and nothing else; the parameter has other
+/// readers, as a residual stream has.
 fn head(f: &Function) -> Option<Head> {
     let param = |v| f.params.iter().position(|p| *p == v);
     let of = |inst: &Inst| {

@@ -1,6 +1,6 @@
-//! Pass `rotate`. Owns where norms stand relative to calls: the norm with which a function begins moves to the end of the
-//! function that makes its operand, so that a residual sum, what ranks merge before it, and the norm after it are in one
-//! function, where saturation and placement see them together. Never changes what an entry takes and gives, never adds
+//! Pass `rotate`. Owns where norms stand relative to calls: the norm with which a function begins moves to the end of
+//! the function that makes its operand, so that a residual sum, what ranks merge before it, and the norm after it are in
+//! one function, where saturation and placement see them together. Never changes what an entry takes and gives, never adds
 //! a norm where none was.
 //!
 //! Before: `%x = call @layer(.., @norm_0, ..)`, `%y = call @layer(%x, .., @norm_1, ..)`, and each `@layer` norms its

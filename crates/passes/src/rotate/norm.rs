@@ -41,8 +41,8 @@ impl Norm {
         b.one(self.op.clone(), &args)
     }
 
-    /// Whether it gives zeros for a row of zeros, as `gather` does for a row that is none: then rows may be chosen before
-    /// or after it.
+    /// Whether it gives zeros for a row of zeros, as `gather` does for a row that is none: then rows may be chosen
+    /// before or after it.
     pub(super) fn keeps_zero_rows(&self) -> bool {
         matches!(&self.op, Op::RmsNorm(n) if n.eps > 0.0)
     }
