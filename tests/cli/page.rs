@@ -44,9 +44,8 @@ fn the_layer_with_experts_fits_on_a_page() {
     assert_eq!(text.matches("\"add_rms_norm\"").count(), 2, "{text}");
     // What reads the normed input is one product: both latents, the indexer's key and its weights.
     let readers = |name: &str| -> Vec<Vec<String>> {
-        let reads = |i: &&glmc_ir::entities::Inst| {
-            f.insts[**i].args.iter().any(|a| f.values[*a].name.as_deref() == Some(name))
-        };
+        let reads =
+            |i: &&glmc_ir::entities::Inst| f.insts[**i].args.iter().any(|a| f.values[*a].name.as_deref() == Some(name));
         let names = |i: &glmc_ir::entities::Inst| match &f.insts[*i].kind {
             InstKind::Op(Op::Matmul(p)) => p.names.clone(),
             _ => Vec::new(),
