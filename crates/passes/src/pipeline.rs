@@ -86,7 +86,7 @@ pub fn run(
     let lowered = lower::lower(&module, &mut cx).map_err(failed(LOWER))?;
     timings.push(Timing { name: LOWER.into(), time: start.elapsed() });
     let start = Instant::now();
-    let scheduled = schedule::schedule(&module, &lowered, entries).map_err(failed(SCHEDULE))?;
+    let scheduled = schedule::schedule_for(&module, &lowered, entries, machine, &mut cx).map_err(failed(SCHEDULE))?;
     timings.push(Timing { name: SCHEDULE.into(), time: start.elapsed() });
     Ok(Compiled {
         module,

@@ -84,7 +84,7 @@ pub fn check(
     let at = |d: Diagnostic| different("lift", "module", d.to_string());
     let (small, sizes) = shrink::shrink(lifted).map_err(at)?;
     let machine = machine.clone().standing_for(sizes.inverse(), lifted);
-    with_passes(&small, entries, &pipeline::passes(&machine), fuel)
+    checked(&small, entries, &pipeline::passes(&machine), fuel, Some(&machine))
 }
 
 fn different(pass: &str, function: &str, why: impl Into<String>) -> Different {
@@ -102,6 +102,16 @@ pub fn with_passes(
     passes: &[Box<dyn Pass>],
     fuel: Option<u64>,
 ) -> Result<Vec<Checked>, Different> {
+    checked(m, entries, passes, fuel, None)
+}
+
+fn checked(
+    m: &Module,
+    entries: &[EntryInfo],
+    passes: &[Box<dyn Pass>],
+    fuel: Option<u64>,
+    machine: Option<&Machine>,
+) -> Result<Vec<Checked>, Different> {
     let mut module = m.clone();
     let mut cx = PassCx::new(fuel);
     let mut out = Vec::new();
@@ -117,7 +127,7 @@ pub fn with_passes(
         out.push(checked);
         module = after;
     }
-    out.push(plan(&module, entries, &mut cx)?);
+    out.push(plan(&module, entries, machine, &mut cx)?);
     Ok(out)
 }
 
@@ -175,11 +185,15 @@ fn compare(out: &mut Checked, got: &[Tensor], want: &[Tensor]) -> Result<(), Str
 }
 
 /// The plan of the entries gives what the module gives.
-fn plan(m: &Module, entries: &[EntryInfo], cx: &mut PassCx) -> Result<Checked, Different> {
+fn plan(m: &Module, entries: &[EntryInfo], machine: Option<&Machine>, cx: &mut PassCx) -> Result<Checked, Different> {
     const STAGE: &str = pipeline::SCHEDULE;
     let at = |d: Diagnostic| different(STAGE, "module", d.to_string());
     let lowered = lower::lower(m, cx).map_err(at)?;
-    let s = schedule::schedule(m, &lowered, entries).map_err(at)?;
+    let s = match machine {
+        Some(on) => schedule::schedule_for(m, &lowered, entries, on, cx),
+        None => schedule::schedule(m, &lowered, entries),
+    };
+    let s = s.map_err(at)?;
     let ranks = rank_count(&m.mesh).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
     let plan = Plan {
         format: FORMAT,

@@ -86,6 +86,7 @@ pub(super) fn flatten(
         arena_bytes: 0,
         steps: Vec::new(),
         segments: Vec::new(),
+        overlaps: Vec::new(),
         results: Vec::new(),
     };
     let mut args = Vec::new();
