@@ -15,6 +15,7 @@ mod cli {
     mod kills;
     mod measure;
     mod memory;
+    mod page;
     mod prompts;
     mod signals;
     mod streams;

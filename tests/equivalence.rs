@@ -29,6 +29,7 @@ mod equivalence {
     mod rank_models;
     mod rank_mutants;
     mod rank_run;
+    mod rotate;
     mod rule_cases;
     mod rules;
     mod script;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use glmc_ir::graph::{InstKind, Module};
+use glmc_ir::graph::{InstKind, Module, ValueDef};
 use glmc_ir::kernel::Access;
 use glmc_ir::placement::local_type;
 use glmc_ir::plan::{Mem, Phase, Plan, Step};
@@ -126,8 +126,8 @@ fn tell(args: &ExplainArgs, value: &str, plan: &Plan, target: &Target, d: &Decis
 
 /// What is known of the function that makes `value` in a phase.
 fn home(m: &Module, entry: &str, value: &str, d: &Decisions) -> Option<Home> {
-    let (function, label) = function_of(m, entry, value)?;
-    let local = value.strip_prefix(label.as_str()).map_or(value, |v| v.trim_start_matches('.'));
+    let (function, local) = function_of(m, entry, value)?;
+    let local = local.as_str();
     // A function that is placed in several ways has a number behind its name.
     let lifted = function.split(".placed").next().unwrap_or(&function);
     let rewritten = d.functions.iter().find(|f| f.name == lifted);
@@ -155,10 +155,17 @@ fn graph(dir: &Path) -> Result<Module, CliError> {
     parse_module(&text).map_err(|d| refuse(format!("{d}; compile the model again")))
 }
 
-/// The function that makes a value of this name in an entry, with the label of its call; the entry itself for a value of
-/// no layer.
+/// The function that makes a value of this name in an entry, and its name there; the entry itself for a value of no
+/// layer.
 fn function_of(m: &Module, entry: &str, value: &str) -> Option<(String, String)> {
     let f = &m.funcs[m.func_named(entry)?];
+    // What one layer makes for the next one has a name in the entry.
+    if let Some(ValueDef::Result(inst, k)) = f.values.values().find(|v| v.name.as_deref() == Some(value)).map(|v| v.def)
+        && let InstKind::Call { func, .. } = f.insts[inst].kind
+        && let Some((_, v)) = m.funcs[func].results.get(k as usize)
+    {
+        return Some((m.funcs[func].name.clone(), m.funcs[func].value_name(*v)));
+    }
     let calls = f.body.iter().filter_map(|i| match &f.insts[*i].kind {
         InstKind::Call { func, label } => Some((*func, label)),
         InstKind::Op(_) => None,
@@ -166,8 +173,11 @@ fn function_of(m: &Module, entry: &str, value: &str) -> Option<(String, String)>
     let inside = |label: &str| value.strip_prefix(label).is_some_and(|rest| rest.starts_with('.'));
     let best = calls.filter(|(_, label)| inside(label)).max_by_key(|(_, label)| label.len());
     match best {
-        Some((func, label)) => m.funcs.get(func).map(|f| (f.name.clone(), label.clone())),
-        None => f.values.values().any(|v| v.name.as_deref() == Some(value)).then(|| (f.name.clone(), String::new())),
+        Some((func, label)) => {
+            let local = value[label.len()..].trim_start_matches('.').to_owned();
+            m.funcs.get(func).map(|f| (f.name.clone(), local))
+        }
+        None => f.values.values().any(|v| v.name.as_deref() == Some(value)).then(|| (f.name.clone(), value.to_owned())),
     }
 }
 

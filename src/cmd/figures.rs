@@ -129,9 +129,9 @@ pub(crate) fn step_json(c: &PhaseCost) -> Value {
 }
 
 /// The same for people.
-pub(crate) fn step_lines(c: &PhaseCost) -> [String; 2] {
+pub(crate) fn step_lines(c: &PhaseCost) -> Vec<String> {
     let k = &c.classes_s;
-    [
+    let mut lines = vec![
         format!(
             "  predicted {} at context {}: {} a step, {:.1} tok/s, {:.0} % of the byte limit",
             c.phase,
@@ -148,7 +148,12 @@ pub(crate) fn step_lines(c: &PhaseCost) -> [String; 2] {
             human_seconds(k.launches),
             human_seconds(k.other)
         ),
-    ]
+    ];
+    if c.collectives > 0 {
+        let (some, all, hidden) = (c.overlapped, c.collectives, human_seconds(c.hidden_s));
+        lines.push(format!("    {some} of {all} collectives have launches beside them, which hides {hidden}"));
+    }
+    lines
 }
 
 /// `12.3 ms` and the like.

@@ -82,7 +82,7 @@ fn check_says_what_was_compared() {
     let json = ran.ok().json();
     let passes = json["checked"]["passes"].as_array().unwrap();
     let names: Vec<&str> = passes.iter().map(|p| p["pass"].as_str().unwrap()).collect();
-    assert_eq!(names, ["canonicalise", "saturate", "shard", "schedule"]);
+    assert_eq!(names, ["canonicalise", "rotate", "saturate", "shard", "schedule"]);
     assert!(passes.iter().all(|p| p["comparisons"].as_u64() >= Some(4)), "{json}");
     assert_eq!(json["checked"]["other_rewrites"], serde_json::json!([]));
     let text = glmc(&["compile", s(&tiny()), "-o", s(&plan), "--ctx", "256", "--max-batch", "1", "--check"]).ok().out;

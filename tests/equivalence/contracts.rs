@@ -51,6 +51,7 @@ impl Maker {
             arena_bytes: 0,
             steps: Vec::new(),
             segments: Vec::new(),
+            overlaps: Vec::new(),
             results: Vec::new(),
         });
         self.params.clear();

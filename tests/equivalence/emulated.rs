@@ -95,12 +95,12 @@ type Seen = BTreeMap<(usize, usize, usize), Vec<f64>>;
 /// Calls of the engine: a prompt in uneven chunks, another sequence, steps of one and of two of them.
 fn script(mut engine: Engine) -> Result<(Vec<Vec<f32>>, Seen), String> {
     let text = |e: RuntimeError| e.to_string();
-    let (mut seen, mut run, mut last) = (Seen::new(), 0, 0);
+    let (mut seen, mut run) = (Seen::new(), 0);
     let mut see = |step: usize, k: usize, _: &[usize], data: Output<'_>| {
-        if step < last {
+        // Collectives that steps run beside are shown after those; each step once a run.
+        if seen.contains_key(&(run, step, k)) {
             run += 1;
         }
-        last = step;
         let values = match data {
             Output::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
             Output::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),

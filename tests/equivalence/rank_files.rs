@@ -22,7 +22,7 @@ use glmc_runtime::device::cpu::CpuGroup;
 use glmc_runtime::load::Loaded;
 
 use super::rank_run::{group, load, rests, same, words};
-use crate::run::{Files, Rng, random, wrap};
+use crate::run::{Files, Rng, machine, random, wrap};
 use crate::sharded::{meshes, on_mesh};
 
 /// Runs of each entry on each mesh.
@@ -37,11 +37,18 @@ fn module(file: &str) -> Module {
     parse_module(&text).expect("it parses")
 }
 
-fn plan_of(m: &Module, files: &Files) -> Result<Plan, String> {
+/// The plan in program order, or with launches beside collectives.
+fn plan_of(m: &Module, files: &Files, overlap: bool) -> Result<Plan, String> {
     let entries: Vec<EntryInfo> =
         m.entries().map(|(_, f)| EntryInfo { func: f.name.clone(), kind: PhaseKind::Prefill, tokens: 1 }).collect();
-    let lowered = lower::lower(m, &mut PassCx::new(None)).map_err(|d| d.to_string())?;
-    let scheduled = schedule::schedule(m, &lowered, &entries).map_err(|d| d.to_string())?;
+    let mut cx = PassCx::new(None);
+    let lowered = lower::lower(m, &mut cx).map_err(|d| d.to_string())?;
+    let scheduled = if overlap {
+        schedule::schedule_for(m, &lowered, &entries, &machine("8x-cpu"), &mut cx)
+    } else {
+        schedule::schedule(m, &lowered, &entries)
+    };
+    let scheduled = scheduled.map_err(|d| d.to_string())?;
     let plan = wrap(m, scheduled, files);
     verify_plan(&plan).map_err(|e| e.to_string())?;
     Ok(plan)
@@ -92,7 +99,7 @@ fn sharded_files_run_on_the_ranks_of_one_process() {
         std::fs::read_dir(folder()).expect("the folder").map(|e| e.expect("an entry").path()).collect();
     files.retain(|p| p.extension().is_some_and(|x| x == "glir"));
     files.sort();
-    let mut total = 0;
+    let (mut total, mut overlaps) = (0, 0);
     for path in files {
         let text = std::fs::read_to_string(&path).expect("readable");
         if !text.contains("; verify: ok") {
@@ -104,7 +111,8 @@ fn sharded_files_run_on_the_ranks_of_one_process() {
                 let on = on_mesh(&m, &mesh).expect("the file has this mesh");
                 let files = Files::synth(&on);
                 let dir = tempfile::tempdir().expect("a folder");
-                let plan = plan_of(&on, &files).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+                let plan = plan_of(&on, &files, true).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+                overlaps += plan.phases.iter().map(|p| p.overlaps.len()).sum::<usize>();
                 let loaded = load(plan, &files, dir.path()).expect("it loads");
                 let compared = check(&loaded, &files).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
                 assert!(compared.iter().all(|n| *n > 0), "{}: {compared:?} on {mesh:?}", path.display());
@@ -112,7 +120,8 @@ fn sharded_files_run_on_the_ranks_of_one_process() {
             }
         }
     }
-    println!("{total} parts of results compared");
+    println!("{total} parts of results compared; launches beside {overlaps} collectives");
+    assert!(overlaps >= 6, "{overlaps}");
 }
 
 /// The plan of `mlp.glir` on four ranks, with its ranks and one step's inputs.
@@ -126,11 +135,15 @@ struct Mlp {
 }
 
 fn mlp() -> Mlp {
-    let m = module("mlp.glir");
+    on_four("mlp.glir", false)
+}
+
+fn on_four(file: &str, overlap: bool) -> Mlp {
+    let m = module(file);
     let on = on_mesh(&m, &meshes(&m, 4)[0]).expect("a mesh of four");
     let files = Files::synth(&on);
     let dir = tempfile::tempdir().expect("a folder");
-    let loaded = load(plan_of(&on, &files).expect("a plan"), &files, dir.path()).expect("it loads");
+    let loaded = load(plan_of(&on, &files, overlap).expect("a plan"), &files, dir.path()).expect("it loads");
     let (syms, params) = inputs(&loaded.plan, 0, &mut Rng(5), 1);
     let mut interp = PlanInterp::new(&loaded.plan, Arith::Typed, &files).expect("a plan");
     let want = interp.run(&loaded.plan.phases[0], &syms, &params).expect("it has an answer");
@@ -187,6 +200,57 @@ fn nobody_reads_the_arena_of_a_rank_that_has_finished() {
     }
 }
 
+/// Runs a plan in which rank 1 comes to the collective only when rank 0 has begun the step behind it, or after a second.
+/// Whether rank 0 had.
+fn goes_on(m: &mut Mlp) -> bool {
+    let meeting = m.meeting();
+    let (ahead, seen) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (at, waited) = (Arc::clone(&ahead), Arc::clone(&seen));
+    m.group.set_before(Some(Box::new(move |rank, step| {
+        if rank == 0 && step == meeting + 1 {
+            at.fetch_add(1, Ordering::SeqCst);
+        }
+        if rank == 1 && step == meeting {
+            let since = Instant::now();
+            while at.load(Ordering::SeqCst) == 0 && since.elapsed() < Duration::from_secs(1) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            waited.store(at.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+        Ok(())
+    })));
+    m.run().expect("it runs");
+    assert!(m.right().expect("right parts") > 0);
+    seen.load(Ordering::SeqCst) == 1
+}
+
+#[test]
+fn a_rank_goes_on_before_the_others_come() {
+    let mut m = on_four("beside.glir", true);
+    assert_eq!(m.loaded.plan.phases[0].overlaps.len(), 1, "{:?}", m.loaded.plan.phases[0].overlaps);
+    assert!(goes_on(&mut m), "the ranks waited for each other at the start of the collective");
+    // In program order they do wait.
+    assert!(!goes_on(&mut on_four("beside.glir", false)));
+}
+
+#[test]
+fn a_rank_that_fails_beside_a_collective_stops_all() {
+    for step in 0..on_four("beside.glir", true).loaded.plan.phases[0].steps.len() {
+        let mut m = on_four("beside.glir", true);
+        m.group.set_before(Some(Box::new(move |rank, at| match (rank, at) {
+            (2, at) if at == step => Err(RuntimeError::Request("made to fail".into())),
+            _ => Ok(()),
+        })));
+        let since = Instant::now();
+        let e = m.run().expect_err("a rank fails");
+        assert!(since.elapsed() < Duration::from_secs(20), "the others waited");
+        assert!(e.to_string().starts_with("rank 2: made to fail"), "{e}");
+        m.group.set_before(None);
+        m.run().expect("it runs");
+        assert!(m.right().expect("right parts") > 0);
+    }
+}
+
 #[test]
 fn a_rank_that_fails_stops_all_and_is_named() {
     for step in 0..mlp().loaded.plan.phases[0].steps.len() {
@@ -228,7 +292,7 @@ fn a_step_that_fails_on_a_rank_names_rank_and_step() {
     let on = on_mesh(&m, &meshes(&m, 2)[0]).expect("a mesh of two");
     let files = Files::synth(&on);
     let dir = tempfile::tempdir().expect("a folder");
-    let loaded = load(plan_of(&on, &files).expect("a plan"), &files, dir.path()).expect("it loads");
+    let loaded = load(plan_of(&on, &files, false).expect("a plan"), &files, dir.path()).expect("it loads");
     let mut group = group(&loaded.plan).expect("ranks");
     let syms = SymValues::default().with("T", 1_000_000);
     let e = group.run(&loaded.plan, 0, &loaded.weights, &syms, &[vec![0]], None).expect_err("too many tokens");

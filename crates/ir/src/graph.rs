@@ -161,6 +161,13 @@ impl Function {
         self.results.iter().find(|(n, _)| n == name).map(|(_, v)| *v)
     }
 
+    /// Whether both take and give the same: names and types of parameters and results.
+    pub fn same_boundary(&self, other: &Function) -> bool {
+        let params = |f: &Function| f.params.iter().map(|p| (f.value_name(*p), f.ty(*p).clone())).collect::<Vec<_>>();
+        let results = |f: &Function| f.results.iter().map(|(n, v)| (n.clone(), f.ty(*v).clone())).collect::<Vec<_>>();
+        params(self) == params(other) && results(self) == results(other)
+    }
+
     /// Renumbers values and instructions: parameters, then instructions in body order, each after the weights it
     /// first uses. Values that nothing reaches are dropped.
     pub fn compacted(&self) -> Function {

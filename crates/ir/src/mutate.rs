@@ -51,14 +51,17 @@ pub enum MutantClass {
     DoubleReduce,
     /// The border between two ranks' slices lies inside a block.
     CutBlock,
+    /// Steps run beside a collective whose result they read, or whose operand they overwrite.
+    LateCollective,
 }
 
 impl MutantClass {
     /// Those that plans of one rank have no site for.
-    pub const ON_RANKS: [MutantClass; 3] = [MutantClass::DropReduce, MutantClass::DoubleReduce, MutantClass::CutBlock];
+    pub const ON_RANKS: [MutantClass; 4] =
+        [MutantClass::DropReduce, MutantClass::DoubleReduce, MutantClass::CutBlock, MutantClass::LateCollective];
 
     /// Every class.
-    pub const ALL: [MutantClass; 16] = [
+    pub const ALL: [MutantClass; 17] = [
         MutantClass::SwapShards,
         MutantClass::ShiftPiece,
         MutantClass::AliasBuffers,
@@ -75,6 +78,7 @@ impl MutantClass {
         MutantClass::DropReduce,
         MutantClass::DoubleReduce,
         MutantClass::CutBlock,
+        MutantClass::LateCollective,
     ];
 }
 
@@ -98,6 +102,7 @@ pub fn mutate(plan: &Plan, class: MutantClass, seed: u64) -> Option<Plan> {
         MutantClass::DropReduce => m.drop_reduce(),
         MutantClass::DoubleReduce => m.double_reduce(),
         MutantClass::CutBlock => m.cut_block(),
+        MutantClass::LateCollective => m.late_collective(),
     }?;
     Some(m.plan)
 }

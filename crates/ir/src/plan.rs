@@ -187,6 +187,9 @@ pub struct Phase {
     pub steps: Vec<Step>,
     /// Runs of steps that a device may capture once and replay: every address in them is stable.
     pub segments: Vec<Segment>,
+    /// Collectives that ranks need not wait for at once, in the order of their steps.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overlaps: Vec<Overlap>,
     /// Named results, a total map.
     pub results: Vec<PhaseResult>,
 }
@@ -261,6 +264,18 @@ pub struct Segment {
     pub first: usize,
     /// Number of steps.
     pub count: usize,
+}
+
+/// A collective that steps of its own segment run beside. At `step` each rank hands its part over; the result is there
+/// before step `done`. In between the operand stays as it is and nothing reads the result. A device may also do all of it
+/// at `step`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Overlap {
+    /// Index of the collective.
+    pub step: usize,
+    /// Index of the first step that may read the result; the number of steps if none does.
+    pub done: usize,
 }
 
 /// The memory behind an argument. Its text is the id: `w3`, `s0`, `p1`, `b12`.
@@ -352,6 +367,11 @@ impl Phase {
     /// The bounds as symbol values.
     pub fn bounds(&self) -> SymValues {
         SymValues(self.syms.clone())
+    }
+
+    /// When the collective `step` is done, if steps run beside it.
+    pub fn done(&self, step: usize) -> Option<usize> {
+        self.overlaps.iter().find(|o| o.step == step).map(|o| o.done)
     }
 
     /// The parameter called `name`.

@@ -4,11 +4,11 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{fused, tiny, ty};
+use common::{beside, fused, tiny, ty};
 use glmc_ir::entities::{BufId, ParamId, StateId, WeightId};
 use glmc_ir::graph::Span;
 use glmc_ir::kernel::Kernel;
-use glmc_ir::plan::{Buffer, Mem, Plan, Recipe, Slice, State};
+use glmc_ir::plan::{Buffer, Mem, Overlap, Plan, Recipe, Slice, State};
 use glmc_ir::verify::plan::{CODES, verify_plan};
 
 fn w(i: u32) -> WeightId {
@@ -123,6 +123,7 @@ const CASES: &[Case] = &[
     }),
     ("bad-segment", |p| p.phases[0].segments[0].count -= 1),
     ("bad-segment", |p| p.phases[0].segments[1].count = usize::MAX),
+    ("bad-overlap", |p| p.phases[0].overlaps.push(Overlap { step: 0, done: 2 })),
     ("weight-size", |p| p.weights[w(1)].span.bytes -= 4),
     ("weight-bounds", |p| p.files[1].bytes = 64),
     ("weight-bounds", |p| p.weights[w(1)].span.part = 2),
@@ -153,7 +154,7 @@ fn again_append(p: &mut Plan) {
 
 #[test]
 fn the_plans_are_valid() {
-    for (name, plan) in [("tiny", tiny()), ("fused", fused())] {
+    for (name, plan) in [("tiny", tiny()), ("fused", fused()), ("beside", beside())] {
         if let Err(d) = verify_plan(&plan) {
             panic!("{name}:\n{d}");
         }
@@ -172,6 +173,38 @@ fn shards_of_two_ranks_in_the_wrong_order() {
 }
 
 #[test]
+fn what_runs_beside_a_collective_needs_none_of_it() {
+    let with = |edit: &dyn Fn(&mut Plan)| {
+        let mut plan = beside();
+        edit(&mut plan);
+        let found = verify_plan(&plan).map_or_else(|e| e.0, |()| Vec::new());
+        found.iter().map(|d| d.code).collect::<BTreeSet<_>>()
+    };
+    let overlap = |step, done| move |p: &mut Plan| p.phases[0].overlaps = vec![Overlap { step, done }];
+    assert_eq!(with(&|_| ()), BTreeSet::new());
+    assert_eq!(with(&overlap(3, 6)), BTreeSet::from(["overlap-read"]));
+    // No collective, nothing beside it, past its segment, no such step, twice.
+    for (step, done) in [(2, 5), (3, 4), (3, 7), (6, 9), (usize::MAX, usize::MAX), (3, usize::MAX)] {
+        assert!(with(&overlap(step, done)).contains("bad-overlap"), "{step} {done}");
+    }
+    let twice = |p: &mut Plan| p.phases[0].overlaps.push(Overlap { step: 3, done: 5 });
+    assert_eq!(with(&twice), BTreeSet::from(["bad-overlap"]));
+    // The bytes of the operand are written while it is still read; without the overlap they may be.
+    let alias = |p: &mut Plan| {
+        let operand = p.phases[0].steps[2].args[1].mem;
+        let Mem::Buf(s) = p.phases[0].steps[4].args[1].mem else { panic!("{operand:?}") };
+        let Mem::Buf(operand) = operand else { panic!("{operand:?}") };
+        p.phases[0].buffers[s].offset = p.phases[0].buffers[operand].offset;
+    };
+    assert_eq!(with(&alias), BTreeSet::from(["live-overlap"]));
+    let in_order = |p: &mut Plan| {
+        alias(p);
+        p.phases[0].overlaps.clear();
+    };
+    assert_eq!(with(&in_order), BTreeSet::new());
+}
+
+#[test]
 fn each_code_is_triggered_alone() {
     let mut seen = BTreeSet::new();
     let mut text = String::new();
@@ -186,8 +219,8 @@ fn each_code_is_triggered_alone() {
     }
     let listed: BTreeSet<&str> = CODES.iter().map(|(c, _)| *c).collect();
     assert_eq!(listed.len(), CODES.len());
-    // Shards that change places need two ranks; the test above has them.
-    seen.insert("weight-order");
+    // Shards that change places, and what runs beside a collective, need two ranks; the tests beside this one have them.
+    seen.extend(["weight-order", "overlap-read"]);
     assert_eq!(seen, listed, "each code of the table has a case");
     insta::assert_snapshot!(text);
 }

@@ -120,6 +120,7 @@ fn phases() -> impl Strategy<Value = Phase> {
     });
     let param = (names(), types()).prop_map(|(name, ty)| Param { name, ty });
     let segment = (any::<usize>(), any::<usize>()).prop_map(|(first, count)| Segment { first, count });
+    let overlap = (any::<usize>(), any::<usize>()).prop_map(|(step, done)| Overlap { step, done });
     let result = (names(), mems(), types()).prop_map(|(name, mem, ty)| PhaseResult { name, mem, ty });
     (
         (names(), any::<bool>(), any::<u64>(), any::<u64>()),
@@ -127,21 +128,26 @@ fn phases() -> impl Strategy<Value = Phase> {
         prop::collection::vec(param, 0..3),
         prop::collection::vec(buffer, 0..5),
         prop::collection::vec(steps(), 0..5),
-        prop::collection::vec(segment, 0..3),
+        (prop::collection::vec(segment, 0..3), prop::collection::vec(overlap, 0..3)),
         prop::collection::vec(result, 0..3),
     )
-        .prop_map(|((name, decode, tokens, arena_bytes), syms, params, buffers, steps, segments, results)| Phase {
-            name,
-            kind: if decode { PhaseKind::Decode } else { PhaseKind::Prefill },
-            tokens,
-            syms: syms.into_iter().map(|(s, n)| (s.as_str().into(), n)).collect(),
-            params: params.into_iter().collect(),
-            buffers: buffers.into_iter().collect(),
-            arena_bytes,
-            steps,
-            segments,
-            results,
-        })
+        .prop_map(
+            |((name, decode, tokens, arena_bytes), syms, params, buffers, steps, (segments, overlaps), results)| {
+                Phase {
+                    name,
+                    kind: if decode { PhaseKind::Decode } else { PhaseKind::Prefill },
+                    tokens,
+                    syms: syms.into_iter().map(|(s, n)| (s.as_str().into(), n)).collect(),
+                    params: params.into_iter().collect(),
+                    buffers: buffers.into_iter().collect(),
+                    arena_bytes,
+                    steps,
+                    segments,
+                    overlaps,
+                    results,
+                }
+            },
+        )
 }
 
 fn slices() -> impl Strategy<Value = Slice> {

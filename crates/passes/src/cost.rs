@@ -4,6 +4,7 @@
 
 mod collective;
 mod experts;
+mod overlap;
 mod phase;
 mod step;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod tests;
 
 pub use collective::{CollectiveCost, Exchange, Form, collective};
 pub use experts::{Spread, fullest};
+pub use overlap::{StepTime, step_time};
 pub use phase::{PhaseCost, TokenBytes, bytes_per_token, decode, local_bytes, phase_costs};
 pub use step::{Bound, StepCost, step_costs};
 

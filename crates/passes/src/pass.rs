@@ -18,6 +18,11 @@ pub trait Pass {
     /// Whether a second run changes nothing.
     fn idempotent(&self) -> bool;
 
+    /// Whether it may change what functions take and give. Entries stay as they are.
+    fn moves_boundaries(&self) -> bool {
+        false
+    }
+
     /// Rewrites `m`.
     ///
     /// # Errors

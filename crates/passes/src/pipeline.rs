@@ -9,6 +9,7 @@ use crate::egraph::cost::Machine;
 use crate::egraph::{self, Saturate};
 use crate::lower::{self, Lowered};
 use crate::pass::{Pass, PassCx, PassError, Timing};
+use crate::rotate::{self, Rotate};
 use crate::schedule::{self, EntryInfo, Scheduled};
 use crate::shard::{self, Shard};
 
@@ -16,6 +17,7 @@ use crate::shard::{self, Shard};
 pub fn passes(machine: &Machine) -> Vec<Box<dyn Pass>> {
     vec![
         Box::new(Canonicalise),
+        Box::new(Rotate),
         Box::new(Saturate::new(machine.clone())),
         Box::new(Shard::new(machine.clone()).explained()),
     ]
@@ -29,7 +31,7 @@ pub const LOWER: &str = "lower";
 pub const SCHEDULE: &str = "schedule";
 
 /// The names of all stages that `--emit after=NAME` knows, in order.
-pub const STAGES: [&str; 6] = [LIFT, canonicalise::NAME, egraph::NAME, shard::NAME, LOWER, SCHEDULE];
+pub const STAGES: [&str; 7] = [LIFT, canonicalise::NAME, rotate::NAME, egraph::NAME, shard::NAME, LOWER, SCHEDULE];
 
 /// What compiling gave, besides the plan's parts.
 #[derive(Debug)]
@@ -84,7 +86,7 @@ pub fn run(
     let lowered = lower::lower(&module, &mut cx).map_err(failed(LOWER))?;
     timings.push(Timing { name: LOWER.into(), time: start.elapsed() });
     let start = Instant::now();
-    let scheduled = schedule::schedule(&module, &lowered, entries).map_err(failed(SCHEDULE))?;
+    let scheduled = schedule::schedule_for(&module, &lowered, entries, machine, &mut cx).map_err(failed(SCHEDULE))?;
     timings.push(Timing { name: SCHEDULE.into(), time: start.elapsed() });
     Ok(Compiled {
         module,

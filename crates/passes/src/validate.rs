@@ -84,7 +84,7 @@ pub fn check(
     let at = |d: Diagnostic| different("lift", "module", d.to_string());
     let (small, sizes) = shrink::shrink(lifted).map_err(at)?;
     let machine = machine.clone().standing_for(sizes.inverse(), lifted);
-    with_passes(&small, entries, &pipeline::passes(&machine), fuel)
+    checked(&small, entries, &pipeline::passes(&machine), fuel, Some(&machine))
 }
 
 fn different(pass: &str, function: &str, why: impl Into<String>) -> Different {
@@ -102,6 +102,16 @@ pub fn with_passes(
     passes: &[Box<dyn Pass>],
     fuel: Option<u64>,
 ) -> Result<Vec<Checked>, Different> {
+    checked(m, entries, passes, fuel, None)
+}
+
+fn checked(
+    m: &Module,
+    entries: &[EntryInfo],
+    passes: &[Box<dyn Pass>],
+    fuel: Option<u64>,
+    machine: Option<&Machine>,
+) -> Result<Vec<Checked>, Different> {
     let mut module = m.clone();
     let mut cx = PassCx::new(fuel);
     let mut out = Vec::new();
@@ -109,7 +119,7 @@ pub fn with_passes(
         let name = pass.name();
         let after = pass.run(&module, &mut cx).map_err(|d| different(name, "module", d.to_string()))?;
         verify_module(&after).map_err(|e| different(name, "module", e.to_string()))?;
-        let mut checked = equal(name, &module, &after)?;
+        let mut checked = equal(pass.as_ref(), &module, &after)?;
         for s in cx.saturated.drain(..) {
             let rules = s.best.first().map(|b| &b.rules).into_iter().flatten();
             checked.rules.insert(s.name.clone(), rules.map(|(r, n)| ((*r).to_owned(), *n)).collect());
@@ -117,7 +127,7 @@ pub fn with_passes(
         out.push(checked);
         module = after;
     }
-    out.push(plan(&module, entries, &mut cx)?);
+    out.push(plan(&module, entries, machine, &mut cx)?);
     Ok(out)
 }
 
@@ -135,12 +145,18 @@ fn run(m: &Module, f: &Function, stored: &Stored, seed: u64) -> Result<Vec<Tenso
 }
 
 /// Every function that is on both sides gives the same.
-fn equal(pass: &str, before: &Module, after: &Module) -> Result<Checked, Different> {
+fn equal(by: &dyn Pass, before: &Module, after: &Module) -> Result<Checked, Different> {
+    let pass = by.name();
     let stored = Stored::of(before);
     let mut out = Checked { pass: pass.into(), functions: 0, comparisons: 0, worst: 0.0, rules: BTreeMap::new() };
     // A placed function may have several forms, and operands in parts: its entries show them.
     let placed = before.mesh.is_empty() && !after.mesh.is_empty();
-    for f in before.funcs.values().filter(|f| f.entry || !placed) {
+    // So it is with functions that take or give something else now.
+    let moved = |f: &Function| {
+        let other = after.func_named(&f.name).map(|id| &after.funcs[id]);
+        by.moves_boundaries() && !other.is_some_and(|g| g.same_boundary(f))
+    };
+    for f in before.funcs.values().filter(|f| f.entry || !placed && !moved(f)) {
         let bad = |why: String| different(pass, &f.name, why);
         let mut numbers = false;
         for seed in 0..SEEDS {
@@ -169,11 +185,15 @@ fn compare(out: &mut Checked, got: &[Tensor], want: &[Tensor]) -> Result<(), Str
 }
 
 /// The plan of the entries gives what the module gives.
-fn plan(m: &Module, entries: &[EntryInfo], cx: &mut PassCx) -> Result<Checked, Different> {
+fn plan(m: &Module, entries: &[EntryInfo], machine: Option<&Machine>, cx: &mut PassCx) -> Result<Checked, Different> {
     const STAGE: &str = pipeline::SCHEDULE;
     let at = |d: Diagnostic| different(STAGE, "module", d.to_string());
     let lowered = lower::lower(m, cx).map_err(at)?;
-    let s = schedule::schedule(m, &lowered, entries).map_err(at)?;
+    let s = match machine {
+        Some(on) => schedule::schedule_for(m, &lowered, entries, on, cx),
+        None => schedule::schedule(m, &lowered, entries),
+    };
+    let s = s.map_err(at)?;
     let ranks = rank_count(&m.mesh).and_then(|n| u32::try_from(n).ok()).unwrap_or(1);
     let plan = Plan {
         format: FORMAT,

@@ -71,6 +71,13 @@ impl Memory {
         Ok(())
     }
 
+    fn poison(&mut self, offset: u64, bytes: u64) {
+        let at = (offset / SLOT) as usize..(offset.saturating_add(bytes) / SLOT) as usize;
+        if let Some(cells) = self.slots.get_mut(at) {
+            cells.fill((f64::NAN, Tag::Poison));
+        }
+    }
+
     fn read(&self, offset: u64, elem: Elem, n: usize) -> Result<Vec<f64>, EvalError> {
         let width = (elem.block().1 / SLOT) as usize;
         let start = (offset / SLOT) as usize;
@@ -113,6 +120,18 @@ struct Run<'r> {
     /// For each parameter each rank's part.
     params: Vec<Vec<Tensor>>,
     arenas: Vec<Memory>,
+}
+
+impl Run<'_> {
+    /// A collective that steps run beside: until it is done, its result is poison.
+    fn begin(&mut self, step: &Step) -> Result<(), EvalError> {
+        for a in step.args.iter().filter(|a| a.access == Access::Write) {
+            let Mem::Buf(b) = a.mem else { continue };
+            let b = buffer(self.phase, b)?;
+            self.arenas.iter_mut().for_each(|m| m.poison(b.offset, b.bytes));
+        }
+        Ok(())
+    }
 }
 
 impl<'a> PlanInterp<'a> {
@@ -176,14 +195,28 @@ impl<'a> PlanInterp<'a> {
         }
         let arenas = (0..world.ranks()?).map(|_| Memory::new(phase.arena_bytes)).collect();
         let mut run = Run { phase, world, params: own, arenas };
-        for (i, step) in phase.steps.iter().enumerate() {
-            self.step(&mut run, i, step).map_err(|e| EvalError::new(format!("step {i} `{}`: {e}", step.name)))?;
+        for i in 0..=phase.steps.len() {
+            // What steps ran beside is done as late as it may be, so that a wrong one is seen.
+            for o in phase.overlaps.iter().filter(|o| o.done.min(phase.steps.len()) == i && o.step < i) {
+                self.named_step(&mut run, o.step)?;
+            }
+            match phase.steps.get(i) {
+                Some(step) if phase.done(i).is_some_and(|done| done > i) => run.begin(step)?,
+                Some(_) => self.named_step(&mut run, i)?,
+                None => {}
+            }
         }
         let result = |r: &crate::plan::PhaseResult| {
             let parts = self.read_all(&run, r.mem, &r.ty).and_then(|parts| run.world.whole(parts, &r.ty));
             parts.map_err(|e| EvalError::new(format!("result `{}`: {e}", r.name)))
         };
         phase.results.iter().map(result).collect()
+    }
+
+    fn named_step(&mut self, run: &mut Run<'_>, i: usize) -> Result<(), EvalError> {
+        let phase = run.phase;
+        let step = &phase.steps[i];
+        self.step(run, i, step).map_err(|e| EvalError::new(format!("step {i} `{}`: {e}", step.name)))
     }
 
     fn step(&mut self, run: &mut Run<'_>, i: usize, step: &Step) -> Result<(), EvalError> {

@@ -6,7 +6,7 @@ use cranelift_entity::PrimaryMap;
 use super::{Mixer, Mutator, remove};
 use crate::entities::BufId;
 use crate::kernel::Kernel;
-use crate::plan::{ALIGN, Buffer, Mem, Phase, Plan};
+use crate::plan::{ALIGN, Buffer, Mem, Overlap, Phase, Plan, Segment};
 
 /// Two collectives that one rank takes in the other order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,6 +90,24 @@ impl Mutator {
                 s.count += 1;
             }
         }
+        Some(())
+    }
+
+    pub(super) fn late_collective(&mut self) -> Option<()> {
+        let (p, (step, end)) = self.site(|p| {
+            let of = |s: &Segment| {
+                let end = s.first.saturating_add(s.count).min(p.steps.len());
+                (s.first..end).map(move |i| (i, end))
+            };
+            let meets = |i: usize| p.steps[i].kernel.collective().is_some();
+            p.segments.iter().flat_map(of).filter(|(i, end)| i + 2 < *end && meets(*i)).collect()
+        })?;
+        // One step or a few run beside it.
+        let done = step + 2 + self.random.below((end - step - 2).min(8))?;
+        let phase = &mut self.plan.phases[p];
+        phase.overlaps.retain(|o| o.step != step);
+        phase.overlaps.push(Overlap { step, done });
+        phase.overlaps.sort_unstable_by_key(|o| o.step);
         Some(())
     }
 

@@ -18,8 +18,8 @@ use crate::entities::BufId;
 use crate::graph::Span;
 use crate::kernel::{Access, Kernel};
 use crate::plan::{
-    Arg, Buffer, FileRef, Limits, Mem, Model, Param, Phase, PhaseKind, PhaseResult, Plan, Recipe, Segment, Slice,
-    State, Step, Target,
+    Arg, Buffer, FileRef, Limits, Mem, Model, Overlap, Param, Phase, PhaseKind, PhaseResult, Plan, Recipe, Segment,
+    Slice, State, Step, Target,
 };
 
 /// The canonical text of a plan.
@@ -110,6 +110,9 @@ fn print_phase(out: &mut String, p: &Phase) {
     }
     for s in &p.segments {
         line(out, 2, format_args!("segment [{}, {}]", s.first, s.count));
+    }
+    for o in &p.overlaps {
+        line(out, 2, format_args!("overlap [{}, {}]", o.step, o.done));
     }
     for r in &p.results {
         line(out, 2, format_args!("result {} = {} : {}", name(&r.name), r.mem, r.ty));
@@ -422,6 +425,7 @@ fn phase(lx: &mut Lexer<'_>) -> Parsed<Phase> {
         buffers.define(lx, b)?;
     }
     let (mut steps, mut segments, mut results) = (Vec::new(), Vec::new(), Vec::new());
+    let mut overlaps = Vec::new();
     while lx.eat_word("step") {
         if index(lx)? != steps.len() {
             return Err(lx.error(format!("expected step {}", steps.len())));
@@ -435,6 +439,13 @@ fn phase(lx: &mut Lexer<'_>) -> Parsed<Phase> {
         segments.push(Segment { first, count: index(lx)? });
         lx.expect(']')?;
     }
+    while lx.eat_word("overlap") {
+        lx.expect('[')?;
+        let step = index(lx)?;
+        lx.expect(',')?;
+        overlaps.push(Overlap { step, done: index(lx)? });
+        lx.expect(']')?;
+    }
     while lx.eat_word("result") {
         let name = any_name(lx)?;
         lx.expect('=')?;
@@ -443,7 +454,7 @@ fn phase(lx: &mut Lexer<'_>) -> Parsed<Phase> {
     }
     lx.expect('}')?;
     let buffers = buffers.table(lx)?;
-    Ok(Phase { name, kind, tokens, syms, params, buffers, arena_bytes, steps, segments, results })
+    Ok(Phase { name, kind, tokens, syms, params, buffers, arena_bytes, steps, segments, overlaps, results })
 }
 
 fn step(lx: &mut Lexer<'_>, buffers: &mut Buffers) -> Parsed<Step> {

@@ -9,6 +9,7 @@
 //!   (invariant 1); [`arena`]: no two live buffers overlap;
 //! - [`weights`]: the ranks' slices of each weight are an exact partition in canonical order, each weight is used, none
 //!   twice (invariants 2 and 6);
+//! - [`overlap`]: what runs beside a collective does not read its result; its operand lives until it is done;
 //! - segments partition the steps; a captured address is stable since a step can name only weights, states, buffers of
 //!   the arena and parameters, all of which keep their place for the life of the plan (invariant 5).
 //!
@@ -21,6 +22,7 @@
 mod arena;
 mod args;
 mod memory;
+mod overlap;
 mod owners;
 mod structure;
 mod weights;
@@ -60,6 +62,8 @@ pub const CODES: &[(&str, &str)] = &[
     ("live-overlap", "two buffers that live at the same time share bytes"),
     ("bad-result", "results are missing, share a name, or are not a written buffer with its own type"),
     ("bad-segment", "segments do not partition the steps in order"),
+    ("bad-overlap", "what steps run beside is no collective, or does not end after them in its own segment"),
+    ("overlap-read", "a step reads what a collective that it runs beside has yet to make"),
     ("weight-size", "a weight's span has another size than its type"),
     ("weight-bounds", "a weight's span lies outside the data of its file"),
     (
@@ -92,6 +96,7 @@ pub fn verify_plan(plan: &Plan) -> Result<(), Diagnostics> {
             memory::results(phase, &mut out);
             arena::check(plan, phase, &mut out);
             segments(phase, &mut out);
+            overlap::check(phase, &mut out);
         }
         memory::states(plan, &mut out);
         weights::check(plan, &mut out);

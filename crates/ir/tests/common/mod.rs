@@ -99,6 +99,7 @@ impl Maker {
             arena_bytes: 0,
             steps: Vec::new(),
             segments: Vec::new(),
+            overlaps: Vec::new(),
             results: Vec::new(),
         });
     }
@@ -244,6 +245,29 @@ pub(crate) fn fused() -> Plan {
     let gu = m.step("blk.0.gate_up", "matmul", spec, &[(Mem::Buf(x[0]), ""), (Mem::Weight(fused), "")]);
     let h = m.step("blk.0.swiglu", "swiglu", r#"{"pieces": ["gate", "up"]}"#, &[(Mem::Buf(gu[0]), "")]);
     m.finish(&[("h", h[0])]);
+    m.plan
+}
+
+/// A gathered activation on two ranks, and a step beside the gather that does not need it.
+pub(crate) fn beside() -> Plan {
+    let mut m = Maker::new(&[("tp", 2)]);
+    let embed = m.weight("token_embd", "f32[16, 32]", 0);
+    let up = m.weight("blk.0.ffn_up", "q8_0[64/tp, 32] rows", 1);
+    m.phase("decode_1", PhaseKind::Decode, 1, &[("T", 1)]);
+    let ids = Mem::Param(m.param("tokens", "i32[T]"));
+    let x = Mem::Buf(m.step("embed", "gather", "{}", &[(Mem::Weight(embed), ""), (ids, "")])[0]);
+    let spec = r#"{"spec": "tk,nk->tn"}"#;
+    let up = Mem::Buf(m.step("up", "matmul", spec, &[(x, ""), (Mem::Weight(up), "")])[0]);
+    let h = Mem::Buf(m.step("act", "silu", "{}", &[(up, "")])[0]);
+    let g = Mem::Buf(m.step("whole", "all_gather", r#"{"axis": "tp"}"#, &[(h, "")])[0]);
+    let s = m.step("beside", "relu", "{}", &[(x, "")])[0];
+    let r = m.step("reader", "relu", "{}", &[(g, "")])[0];
+    m.finish(&[("s", s), ("r", r)]);
+    let phase = m.last();
+    // The gather still reads its operand while the step beside it writes.
+    phase.buffers[s].offset = phase.arena_bytes.next_multiple_of(ALIGN);
+    phase.arena_bytes = phase.buffers[s].offset + phase.buffers[s].bytes;
+    phase.overlaps = vec![Overlap { step: 3, done: 5 }];
     m.plan
 }
 

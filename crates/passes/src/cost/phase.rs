@@ -32,6 +32,10 @@ pub struct PhaseCost {
     pub launches: u64,
     /// Collectives in which something travels.
     pub collectives: u64,
+    /// Seconds that launches beside collectives hide of them; the step is without them.
+    pub hidden_s: f64,
+    /// Collectives that launches run beside.
+    pub overlapped: u64,
     /// Weights and caches alone at the target's bandwidth, in seconds: no step is faster.
     pub limit_s: f64,
 }
@@ -43,6 +47,14 @@ impl PhaseCost {
         self.step_s = self.classes_s.total();
         self.launches += 1;
         self.collectives += 1;
+    }
+
+    /// A collective of the step travels for `seconds` while launches run beside it.
+    pub fn hide(&mut self, seconds: f64) {
+        self.classes_s.collectives -= seconds;
+        self.step_s = self.classes_s.total();
+        self.hidden_s += seconds;
+        self.overlapped += 1;
     }
 
     /// How near the step is to the byte limit, at most 1.
@@ -188,6 +200,7 @@ pub fn phase_costs(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64) -
             None => launches.push(launch(step, &plan.mesh, &syms, target)?),
         }
     }
+    let saved = super::overlap::saved(phase, &plan.mesh, &syms, target)?;
     let cost = |rank: usize| {
         let (mut classes, mut bytes, mut flops) = (Classes::default(), Bytes::default(), 0u64);
         for l in &launches {
@@ -209,9 +222,12 @@ pub fn phase_costs(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64) -
             flops,
             launches: launches.len() as u64,
             collectives: 0,
+            hidden_s: 0.0,
+            overlapped: 0,
             limit_s,
         };
         exchanges.iter().for_each(|e| cost.add_collective(target, e));
+        saved.iter().for_each(|s| cost.hide(*s));
         cost
     };
     Ok((0..plan.target.ranks as usize).map(cost).collect())

@@ -55,7 +55,8 @@ pub fn step_costs(
 ) -> Result<Vec<StepCost>, Diagnostic> {
     let (syms, _) = nominal(phase, tune_ctx);
     let launch_s = target.device.launch_s;
-    let one = |step: &glmc_ir::plan::Step| {
+    let saved = super::overlap::saved(phase, &plan.mesh, &syms, target)?;
+    let one = |(i, step): (usize, &glmc_ir::plan::Step)| {
         let (name, kernel) = (step.name.clone(), step.kernel.name());
         let cost = |seconds: f64, bound: Bound, bytes: Bytes, flops: u64| {
             let bound = if seconds < launch_s { Bound::Launch } else { bound };
@@ -64,7 +65,8 @@ pub fn step_costs(
         if let Some(e) = Exchange::of(step, &plan.mesh, &syms)? {
             let none = || Diagnostic::new("no-link", format!("nothing joins the ranks of `{}`", step.name));
             let of = e.cost(target, &plan.mesh).ok_or_else(none)?;
-            return Ok(cost(of.seconds, Bound::Link, Bytes::default(), 0));
+            let hidden: f64 = phase.overlaps.iter().zip(&saved).filter(|(o, _)| o.step == i).map(|(_, s)| s).sum();
+            return Ok(cost(of.seconds - hidden, Bound::Link, Bytes::default(), 0));
         }
         let l = launch(step, &plan.mesh, &syms, target)?;
         let mut bytes = Bytes::default();
@@ -75,5 +77,5 @@ pub fn step_costs(
         let bound = if arithmetic > memory { Bound::Arithmetic } else { Bound::Memory };
         Ok(cost(memory.max(arithmetic), bound, bytes, flops))
     };
-    phase.steps.iter().map(one).collect()
+    phase.steps.iter().enumerate().map(one).collect()
 }

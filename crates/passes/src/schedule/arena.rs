@@ -67,6 +67,16 @@ fn lifetimes(phase: &Phase) -> HashMap<BufId, Life> {
             }
         }
     }
+    // The operand of a collective that steps run beside stays until it is done.
+    for o in &phase.overlaps {
+        for arg in phase.steps.get(o.step).into_iter().flat_map(|s| &s.args).filter(|a| a.access == Access::Read) {
+            if let Mem::Buf(b) = arg.mem
+                && let Some(l) = lives.get_mut(&b)
+            {
+                l.last = l.last.max(o.done.saturating_sub(1));
+            }
+        }
+    }
     for r in &phase.results {
         if let Mem::Buf(b) = r.mem
             && let Some(l) = lives.get_mut(&b)

@@ -86,6 +86,7 @@ pub(super) fn flatten(
         arena_bytes: 0,
         steps: Vec::new(),
         segments: Vec::new(),
+        overlaps: Vec::new(),
         results: Vec::new(),
     };
     let mut args = Vec::new();
@@ -134,7 +135,11 @@ impl Flattener<'_> {
             match step {
                 LoweredStep::Call { func, label, args, results } => {
                     let args = args.iter().map(|a| self.mem(f, low, &env, *a)).collect::<Result<Vec<_>, _>>()?;
+                    let before = self.phase.buffers.len();
                     let mems = self.call(*func, &join_path(path, label), &args)?;
+                    for (v, mem) in results.iter().zip(&mems) {
+                        self.rename(f, path, *v, *mem, before);
+                    }
                     env.extend(results.iter().copied().zip(mems));
                 }
                 LoweredStep::Launch { kernel, inputs, outputs } => {
@@ -184,6 +189,21 @@ impl Flattener<'_> {
         let name = made.map_or_else(|| kernel.name().to_owned(), |v| provenance(f, path, *v));
         self.phase.steps.push(Step { name, kernel: kernel.clone(), args });
         Ok(())
+    }
+
+    /// What a call made takes the name that the caller has for it if that says where it belongs (`blk.4.attn_norm` made
+    /// by `blk.3`), or that nobody reads it (`_x`). `before` buffers were there before the call.
+    fn rename(&mut self, f: &Function, path: &str, v: Value, mem: Mem, before: usize) {
+        let (Mem::Buf(b), Some(name)) = (mem, &f.values[v].name) else { return };
+        if (b.as_u32() as usize) < before {
+            return;
+        }
+        let now = &mut self.phase.buffers[b].name;
+        if name.starts_with('_') {
+            *now = format!("_{}", now.trim_start_matches('_'));
+        } else if name.contains('.') {
+            *now = join_path(path, name);
+        }
     }
 
     fn buffer(&mut self, f: &Function, path: &str, v: Value) -> BufId {

@@ -1,9 +1,10 @@
-//! Pass `schedule`. Owns order, lifetimes, memory and segments: from lowered functions to the phases of a plan. Never
-//! chooses a kernel.
+//! Pass `schedule`. Owns order, overlap, lifetimes, memory and segments: from lowered functions to the phases of a plan.
+//! Never chooses a kernel.
 
 mod arena;
 mod flatten;
 mod order;
+mod overlap;
 
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::entities::{StateId, WeightId};
@@ -14,7 +15,9 @@ use cranelift_entity::PrimaryMap;
 
 pub(crate) use arena::place;
 
+use crate::egraph::cost::Machine;
 use crate::lower::Lowered;
+use crate::pass::PassCx;
 
 /// What an entry function is for.
 #[derive(Clone, Debug)]
@@ -38,12 +41,35 @@ pub struct Scheduled {
     pub phases: Vec<Phase>,
 }
 
-/// Makes the phases of `entries` from the lowered functions of `m`.
+/// Makes the phases of `entries` from the lowered functions of `m`, in program order.
 ///
 /// # Errors
 /// `no-entry` for an entry that is not there; `state-mismatch` when two entries disagree about a cache pool;
 /// `too-large` for a buffer whose size overflows.
 pub fn schedule(m: &Module, lowered: &[Lowered], entries: &[EntryInfo]) -> Result<Scheduled, Diagnostic> {
+    phases(m, lowered, entries, &mut |_| Ok(()))
+}
+
+/// The same for a machine: launches run beside collectives that they do not depend on.
+///
+/// # Errors
+/// As [`schedule`].
+pub fn schedule_for(
+    m: &Module,
+    lowered: &[Lowered],
+    entries: &[EntryInfo],
+    machine: &Machine,
+    cx: &mut PassCx,
+) -> Result<Scheduled, Diagnostic> {
+    phases(m, lowered, entries, &mut |phase| overlap::overlap(phase, &m.mesh, machine, &mut || cx.choose()))
+}
+
+fn phases(
+    m: &Module,
+    lowered: &[Lowered],
+    entries: &[EntryInfo],
+    overlap: &mut dyn FnMut(&mut Phase) -> Result<(), Diagnostic>,
+) -> Result<Scheduled, Diagnostic> {
     let mut shared = flatten::Shared::default();
     let mut phases = Vec::new();
     for e in entries {
@@ -51,6 +77,7 @@ pub fn schedule(m: &Module, lowered: &[Lowered], entries: &[EntryInfo]) -> Resul
         let id = id.ok_or_else(|| Diagnostic::new("no-entry", format!("there is no entry @{}", e.func)))?;
         let mut phase = flatten::flatten(m, lowered, id, e, &mut shared)?;
         order::order(&mut phase);
+        overlap(&mut phase)?;
         arena::place(&mut phase, &m.mesh)?;
         // Every address is stable and nothing is written by the host in between, so one segment holds all.
         phase.segments = vec![Segment { first: 0, count: phase.steps.len() }];

@@ -25,18 +25,27 @@ pub(crate) struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// Takes part in the exchange `e`, which is step `step`: `own` is the rank's part of the operand, `out` becomes its
-    /// part of the result.
+    /// Begins the exchange `e`, which is step `step`: hands over `own`, the rank's part of the operand. Waits for nobody.
+    ///
+    /// # Errors
+    /// A mesh without the axis.
+    pub(crate) fn begin(&self, e: &Exchange, step: usize, own: &[u32]) -> Result<(), MeetError> {
+        if !matches!(e.kind(), CollectiveKind::Shard { .. }) {
+            self.meeting.post(self.rank, step, own.into(), self.members(e)?.len());
+        }
+        Ok(())
+    }
+
+    /// Ends the exchange `e` that the rank has begun: `out` becomes its part of the result.
     ///
     /// # Errors
     /// A member that does not come, a rank that failed, or parts that do not fit the types.
-    pub(crate) fn exchange(&self, e: &Exchange, step: usize, own: &[u32], out: &mut [u32]) -> Result<(), MeetError> {
+    pub(crate) fn end(&self, e: &Exchange, step: usize, own: &[u32], out: &mut [u32]) -> Result<(), MeetError> {
         let shape = self.shape(&e.arg)?;
         if let CollectiveKind::Shard { dim, .. } = e.kind() {
             return take(own, &shape, dim, self.along(&e.result, self.rank, dim)?.as_slice(), out);
         }
         let members = self.members(e)?;
-        self.meeting.post(self.rank, step, own.into(), members.len());
         let parts = self.meeting.parts(step, &members)?;
         match e.kind() {
             CollectiveKind::AllReduce => self.merged(e, &parts, out),

@@ -31,6 +31,15 @@ pub(super) fn lives(phase: &Phase) -> Vec<Life> {
             }
         }
     }
+    // The operand of a collective that steps run beside is read until it is done.
+    for o in &phase.overlaps {
+        for (a, b) in phase.steps.get(o.step).into_iter().flat_map(|s| bufs(&s.args)) {
+            let life = &mut lives[b.as_u32() as usize];
+            if a.access != Access::Write {
+                life.read = life.read.max(Some(o.done.min(phase.steps.len()).saturating_sub(1)));
+            }
+        }
+    }
     for r in &phase.results {
         if let Mem::Buf(b) = r.mem
             && let Some(life) = lives.get_mut(b.as_u32() as usize)

@@ -212,6 +212,16 @@ fn result_named<'p>(phase: &'p Phase, name: &str) -> Result<&'p PhaseResult, Run
     r.ok_or_else(|| RuntimeError::Request(format!("phase `{}` has no result `{name}`", phase.name)))
 }
 
+/// Which part of a collective a rank takes part in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Half {
+    /// It hands its part over and goes on.
+    Begin,
+    /// It waits for the others' parts.
+    End,
+    Both,
+}
+
 /// What one rank runs.
 struct Run<'a, 's> {
     plan: &'a Plan,
@@ -242,28 +252,64 @@ impl CpuDevice {
             if let Some(before) = before {
                 before(seat.rank, i)?;
             }
-            if let Op::Meet(e) = &step.op {
-                self.meet(step, e, weights, &values, &own, &seat, i).map_err(|source| RuntimeError::Meet {
-                    step: of.name.clone(),
-                    kernel: of.kernel.name(),
-                    source,
-                })?;
+            // What ran beside earlier steps and is due.
+            for o in phase.overlaps.iter().filter(|o| o.done == i) {
+                self.met(Half::End, &prepared[o.step], o.step, phase, weights, &values, &own, &seat)?;
+                if let Some(see) = see.as_mut() {
+                    self.show(&prepared[o.step], &values, o.step, see);
+                }
+            }
+            let half = if phase.done(i).is_some() { Half::Begin } else { Half::Both };
+            if let Op::Meet(_) = &step.op {
+                self.met(half, step, i, phase, weights, &values, &own, &seat)?;
             } else {
                 self.launch(step, weights, &values, &own).map_err(|e| failed(&of.name, of.kernel.name(), e))?;
             }
-            if let Some(see) = see.as_mut() {
+            if let (Some(see), Half::Both) = (see.as_mut(), half) {
                 self.show(step, &values, i, see);
             }
             Ok(())
+        });
+        let last = |o: &&glmc_ir::plan::Overlap| o.done >= prepared.len();
+        let result = result.and_then(|()| {
+            phase.overlaps.iter().filter(last).try_for_each(|o| {
+                self.met(Half::End, &prepared[o.step], o.step, phase, weights, &values, &own, &seat)?;
+                if let Some(see) = see.as_mut() {
+                    self.show(&prepared[o.step], &values, o.step, see);
+                }
+                Ok(())
+            })
         });
         self.phases[index].steps = prepared;
         result
     }
 
-    /// Takes part in a collective with the operand of `step` and for its output.
+    /// Takes part in the collective `step`, which is the phase's step `index`.
+    #[allow(clippy::too_many_arguments, reason = "all of a step's surroundings")]
+    fn met(
+        &mut self,
+        half: Half,
+        step: &Step,
+        index: usize,
+        phase: &Phase,
+        weights: &Weights,
+        syms: &[usize],
+        params: &[&[i32]],
+        seat: &Seat<'_>,
+    ) -> Result<(), RuntimeError> {
+        let of = &phase.steps[index];
+        let met = match &step.op {
+            Op::Meet(e) => self.meet(half, step, e, weights, syms, params, seat, index),
+            _ => Err(MeetError::Shape("steps run beside what is no collective".into())),
+        };
+        met.map_err(|source| RuntimeError::Meet { step: of.name.clone(), kernel: of.kernel.name(), source })
+    }
+
+    /// Takes part in a collective, or a half of it, with the operand of `step` and for its output.
     #[allow(clippy::too_many_arguments, reason = "all of a step's surroundings")]
     fn meet(
         &mut self,
+        half: Half,
         step: &Step,
         e: &Exchange,
         weights: &Weights,
@@ -282,7 +328,7 @@ impl CpuDevice {
         }
         let range = |o: &Operand| o.range(&o.shape(syms));
         let (reads, to) = (range(x), range(y).ok_or_else(|| told("a collective writes a buffer"))?);
-        if self.poison {
+        if self.poison && half != Half::End {
             self.arena.poison(to.clone());
         }
         let reads: Vec<_> = reads.into_iter().collect();
@@ -295,8 +341,14 @@ impl CpuDevice {
             Mem::Weight(w) => Some(bytemuck::cast_slice(weights.floats(w))),
         };
         let own = own.ok_or_else(|| told("the operand is not there"))?;
+        if half != Half::End {
+            seat.begin(e, index, own)?;
+        }
+        if half == Half::Begin {
+            return Ok(());
+        }
         let out = writes.first_mut().ok_or_else(|| told("the result is not there"))?;
-        seat.exchange(e, index, own, bytemuck::cast_slice_mut(out))
+        seat.end(e, index, own, bytemuck::cast_slice_mut(out))
     }
 
     fn poison_finished(&mut self, phase: &Phase) {
