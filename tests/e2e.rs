@@ -3,6 +3,7 @@
 
 mod e2e {
     mod chunks;
+    mod cuts;
     mod file_order;
     mod goldens;
     mod indexer_types;
