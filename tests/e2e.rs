@@ -3,6 +3,7 @@
 
 mod e2e {
     mod chunks;
+    mod context;
     mod cuts;
     mod file_order;
     mod goldens;
