@@ -301,8 +301,8 @@ fn a_context_is_split_where_copies_of_it_do_not_fit() {
     let f = m.entries().next().map(|(_, f)| f).unwrap_or_else(|| panic!("an entry"));
     let pools = 64 * (16 + 8) * 4;
     let mut texts = Vec::new();
-    for (name, memory) in [("roomy", 1 << 20), ("tight", pools / 2)] {
-        let t = target(1e-6, 1e9, memory);
+    for (name, memory) in [("roomy", 1 << 20), ("tight", pools / 4)] {
+        let t = target(1e-7, 2e8, memory);
         let world = World::new(&t, AXIS, SymValues::default());
         let mut oracle = Oracle::new(&world, f, memory);
         oracle.run();

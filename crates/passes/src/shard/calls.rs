@@ -10,7 +10,7 @@ use glmc_ir::graph::{Function, InstKind, Module, ValueDef};
 use glmc_ir::placement::{DimRule, strip};
 use glmc_ir::ty::{Elem, PendingKind};
 
-use super::cut::{Cut, Cuts};
+use super::cut::Cuts;
 use super::owners::Owners;
 use super::place::{Place, World};
 use super::solve::{Found, Problem};
@@ -163,7 +163,7 @@ impl<'a> Search<'a> {
             };
             all.push(ways);
         }
-        self.settle(func, &slots, &mut all);
+        self.cuts.settle(func, f, self.world, &slots, &mut all);
         let problem = Problem::new(f, slots, all, self.world);
         let mut found = problem.solve(self.front);
         found.cut |= cut;
@@ -313,28 +313,6 @@ impl<'a> Search<'a> {
         at.sort_unstable();
         at.dedup();
         at.into_iter().filter_map(|k| slot.places.get(usize::from(k)).copied()).collect()
-    }
-
-    /// Leaves only ways that cut weights and pools as it is settled. Whole is always possible; of another cut an
-    /// instruction keeps the ways that have most of what is asked.
-    fn settle(&self, func: FuncId, slots: &SecondaryMap<Value, Option<Slot>>, all: &mut [Vec<Config>]) {
-        let f = &self.m.funcs[func];
-        for (inst, ways) in f.body.iter().zip(all) {
-            let args = &f.insts[*inst].args;
-            let asked = |c: &Config| -> Vec<(Cut, Cut)> {
-                let of = |(a, k): (&Value, &u8)| {
-                    let cut = self.cuts.get(func, *a)?;
-                    let slot = slots[*a].as_ref().filter(|s| s.start == Start::Free && *k != CALLEES)?;
-                    let place = slot.places.get(usize::from(*k)).copied().unwrap_or(Place::Whole);
-                    Some((cut, Cut::of(self.world, &self.world.on(&slot.ty, place))))
-                };
-                args.iter().zip(&c.args).filter_map(of).collect()
-            };
-            ways.retain(|c| asked(c).iter().all(|(want, has)| *want != Cut::Replicate || has == want));
-            let score = |c: &Config| asked(c).iter().filter(|(want, has)| want == has).count();
-            let most = ways.iter().map(score).max().unwrap_or(0);
-            ways.retain(|c| score(c) == most);
-        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Owns the named decision how each weight and pool is cut, `cut:FUNCTION.VALUE`: its candidates, which of them a type
 //! allows, and what was settled before the search. Never searches.
 //!
-//! In the order of design: equal parts of whole blocks; a cut inside a block at its sub-blocks; parts that differ; a copy on
+//! In this order: equal parts of whole blocks; a cut inside a block at its sub-blocks; parts that differ; a copy on
 //! each rank; refusal. The search weighs the first four by cost. A settled decision leaves it the ways of one of them.
 
 use std::collections::{BTreeMap, HashMap};
 
+use cranelift_entity::SecondaryMap;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::entities::{FuncId, Value, WeightId};
 use glmc_ir::graph::{Function, InstKind, Module, ValueDef};
@@ -14,7 +15,7 @@ use glmc_ir::shard_map::{check, granule};
 use glmc_ir::ty::TensorType;
 
 use super::place::{Place, World};
-use super::table::rules;
+use super::table::{CALLEES, Config, Slot, Start, rules};
 use crate::pass::{Choice, PassCx};
 
 /// How a weight or pool is cut over the ranks.
@@ -120,8 +121,36 @@ impl Cuts {
     }
 
     /// What was settled for `v`.
-    pub fn get(&self, func: FuncId, v: Value) -> Option<Cut> {
+    fn get(&self, func: FuncId, v: Value) -> Option<Cut> {
         self.settled.get(&(func, v)).map(|(c, _)| *c)
+    }
+
+    /// Leaves of the ways of each instruction of `f` those that cut weights and pools as it is settled. Whole is always
+    /// possible; of another cut an instruction keeps the ways that have most of what is asked.
+    pub fn settle(
+        &self,
+        func: FuncId,
+        f: &Function,
+        world: &World<'_>,
+        slots: &SecondaryMap<Value, Option<Slot>>,
+        all: &mut [Vec<Config>],
+    ) {
+        for (inst, ways) in f.body.iter().zip(all) {
+            let args = &f.insts[*inst].args;
+            let asked = |c: &Config| -> Vec<(Cut, Cut)> {
+                let of = |(a, k): (&Value, &u8)| {
+                    let cut = self.get(func, *a)?;
+                    let slot = slots[*a].as_ref().filter(|s| s.start == Start::Free && *k != CALLEES)?;
+                    let place = slot.places.get(usize::from(*k)).copied().unwrap_or(Place::Whole);
+                    Some((cut, Cut::of(world, &world.on(&slot.ty, place))))
+                };
+                args.iter().zip(&c.args).filter_map(of).collect()
+            };
+            ways.retain(|c| asked(c).iter().all(|(want, has)| *want != Cut::Replicate || has == want));
+            let score = |c: &Config| asked(c).iter().filter(|(want, has)| want == has).count();
+            let most = ways.iter().map(score).max().unwrap_or(0);
+            ways.retain(|c| score(c) == most);
+        }
     }
 
     /// Holds what was placed to what was asked: `placed` has each value of each function with its type.
