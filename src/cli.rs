@@ -68,6 +68,23 @@ pub(crate) struct SizeArgs {
     /// Stop optional rewrites after N of them, to bisect a miscompile
     #[arg(long, value_name = "N")]
     pub(crate) fuel: Option<u64>,
+    /// Settle a named decision: `cut=STRATEGY` or `cut:FUNCTION.VALUE=STRATEGY`, where STRATEGY is equal, sub-block,
+    /// uneven, replicate or refuse
+    #[arg(long, value_name = "NAME=CANDIDATE", value_parser = forced)]
+    pub(crate) force: Vec<(String, String)>,
+}
+
+impl SizeArgs {
+    /// What is settled of a compilation's choices.
+    pub(crate) fn choices(&self) -> glmc_passes::pass::Choices {
+        glmc_passes::pass::Choices { fuel: self.fuel, forced: self.force.clone() }
+    }
+}
+
+/// `NAME=CANDIDATE`.
+fn forced(text: &str) -> Result<(String, String), String> {
+    let (name, candidate) = text.split_once('=').ok_or("say NAME=CANDIDATE, such as cut=replicate")?;
+    Ok((name.to_owned(), candidate.to_owned()))
 }
 
 /// Where a plan runs.

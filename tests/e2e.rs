@@ -3,6 +3,8 @@
 
 mod e2e {
     mod chunks;
+    mod context;
+    mod cuts;
     mod file_order;
     mod goldens;
     mod indexer_types;

@@ -27,6 +27,7 @@ pub(crate) fn plan_of(args: &RunArgs) -> Result<PathBuf, CliError> {
             ("--max-batch", s.max_batch.is_some()),
             ("--cache", s.cache.is_some()),
             ("--fuel", s.fuel.is_some()),
+            ("--force", !s.force.is_empty()),
         ];
         if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
             let m = format!("{flag} is fixed when a plan is compiled; give the GGUF file, or compile it with {flag}");
@@ -82,12 +83,13 @@ fn place(model: &Path, s: &SizeArgs) -> Result<PathBuf, CliError> {
     let own = s.target.as_deref().filter(|t| t.ends_with(".toml"));
     let own = own.map(|t| super::targets::read(Path::new(t))).transpose()?;
     let key = format!(
-        "{whole:?} {own:?} {:?} {:?} {:?} {:?} {:?} {}",
+        "{whole:?} {own:?} {:?} {:?} {:?} {:?} {:?} {:?} {}",
         s.target,
         s.ctx,
         s.max_batch,
         s.cache,
         s.fuel,
+        s.force,
         env!("CARGO_PKG_VERSION")
     );
     Ok(folder.join(&glmc_content::hash(key.as_bytes())[..32]))

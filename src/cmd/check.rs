@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use glmc_ir::graph::Module;
 use glmc_passes::egraph::Saturated;
 use glmc_passes::egraph::cost::Machine;
+use glmc_passes::pass::Choices;
 use glmc_passes::schedule::EntryInfo;
 use glmc_passes::validate::{self, Checked, REAL};
 use serde_json::{Value, json};
@@ -23,9 +24,9 @@ pub(crate) fn run(
     lifted: &Module,
     entries: &[EntryInfo],
     machine: &Machine,
-    fuel: Option<u64>,
+    choices: &Choices,
 ) -> Result<Check, CliError> {
-    let passes = validate::check(lifted, entries, machine, fuel).map_err(|e| {
+    let passes = validate::check(lifted, entries, machine, choices.clone()).map_err(|e| {
         let subject = Some(format!("{} @{}", e.pass, e.function));
         CliError { subject, ..CliError::usage("translation", e.to_string()).class("verification") }
     })?;

@@ -11,7 +11,7 @@ use glmc_ir::text::{print_module, print_plan};
 use glmc_passes::egraph::cost::Machine;
 use glmc_passes::fit::Need;
 use glmc_passes::lower::print_lowered;
-use glmc_passes::pass::Timing;
+use glmc_passes::pass::{Choices, PassError, Timing};
 use glmc_passes::pipeline;
 use glmc_passes::schedule::EntryInfo;
 use glmc_passes::target::Target;
@@ -92,7 +92,7 @@ fn compile_checked(
         chunk: limits.chunk,
     };
     let lifted = model.lift(&options).map_err(|d| CliError::internal(d.to_string()))?;
-    let job = Job { model: &model, target: &target, limits: &limits, fuel: sizes.fuel, emit, check };
+    let job = Job { model: &model, target: &target, limits: &limits, choices: sizes.choices(), emit, check };
     let mut made = job.make(&lifted, &Machine::new(&target, tune_ctx))?;
     // Before a byte of the weights is looked at.
     if let Err(refused) = figures::fit(&made.plan, &target, set.path()) {
@@ -134,7 +134,7 @@ struct Job<'a> {
     model: &'a Model,
     target: &'a Target,
     limits: &'a Limits,
-    fuel: Option<u64>,
+    choices: Choices,
     emit: Option<&'a str>,
     check: bool,
 }
@@ -153,12 +153,12 @@ impl Job<'_> {
     fn make(&self, lifted: &Lifted, machine: &Machine) -> Result<Made, CliError> {
         let entry = |e: &Entry| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens };
         let entries: Vec<EntryInfo> = lifted.entries.iter().map(entry).collect();
-        let check = || check::run(&lifted.module, &entries, machine, self.fuel);
+        let check = || check::run(&lifted.module, &entries, machine, &self.choices);
         let checked = self.check.then(check).transpose()?;
         let mut emitted = String::new();
         let mut module = |stage: &str, m: &Module| show(self.emit, &mut emitted, stage, || print_module(m));
-        let done = pipeline::run(lifted.module.clone(), &entries, machine, self.fuel, &mut module)
-            .map_err(|e| CliError::internal(e.to_string()))?;
+        let done = pipeline::run(lifted.module.clone(), &entries, machine, self.choices.clone(), &mut module)
+            .map_err(failed)?;
         show(self.emit, &mut emitted, pipeline::LOWER, || print_lowered(&done.module, &done.lowered));
         let decisions = Decisions::of(&done);
         let checked = checked.map(|c| c.against(&done.saturated));
@@ -176,6 +176,17 @@ impl Job<'_> {
             phases: done.scheduled.phases,
         };
         Ok(Made { plan, graph: print_module(&done.module), decisions, checked, timings: done.timings, emitted })
+    }
+}
+
+/// A choice that was asked for and cannot be had is the command's, anything else a bug.
+fn failed(e: PassError) -> CliError {
+    match &e {
+        PassError::Failed { error, .. } if matches!(error.code, "cut-refused" | "no-candidate" | "no-decision") => {
+            let at = if error.at.is_empty() { String::new() } else { format!(" ({})", error.at) };
+            CliError::usage(error.code, format!("{}{at}", error.message))
+        }
+        _ => CliError::internal(e.to_string()),
     }
 }
 

@@ -213,7 +213,7 @@ fn plan(args: &InspectArgs) -> Result<(), CliError> {
     let figures = Figures::of(&plan, &target, args.tune_ctx)?;
     let mut mix: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for w in plan.weights.values() {
-        let row = mix.entry(w.ty.elem.name()).or_default();
+        let row = mix.entry(w.ty.elem.in_file().name()).or_default();
         row.0 += 1;
         row.1 += w.span.bytes;
     }

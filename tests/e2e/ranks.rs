@@ -16,12 +16,12 @@ const PROMPTS: [&str; 3] = ["count", "text65", "chat_count"];
 
 /// Machines of one process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Links {
+pub(crate) enum Links {
     Shipped,
     Free,
 }
 
-fn target(ranks: u32, links: Links) -> PathBuf {
+pub(crate) fn target(ranks: u32, links: Links) -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/passes/targets/8x-cpu.toml");
     let mut text = std::fs::read_to_string(path).unwrap();
     let mut put = |from: &str, to: &str| {
@@ -78,7 +78,7 @@ fn ranks_give_the_goldens_and_what_one_rank_gives() {
     assert!(runs >= 12 && runs % 4 == 0, "{runs} runs");
 }
 
-fn goes_on_counting(plan: &Path, golden: &str, what: &str) {
+pub(crate) fn goes_on_counting(plan: &Path, golden: &str, what: &str) {
     let golden = golden_json(&format!("gen-{golden}.json"));
     let want: Vec<u32> = serde_json::from_value(golden["count"]["ids"].clone()).unwrap();
     let out = glmc(&["run", plan.to_str().unwrap(), "--prompt", "1 2 3 4 5", "-n", "64", "--ignore-eos", "--json"]);
@@ -89,7 +89,7 @@ fn goes_on_counting(plan: &Path, golden: &str, what: &str) {
 }
 
 /// The last logits of some prompts beside HF's; the largest difference.
-fn golden_logits(e: &mut Engine, golden: &str, what: &str) -> f64 {
+pub(crate) fn golden_logits(e: &mut Engine, golden: &str, what: &str) -> f64 {
     let (shape, golden) = golden_npy(&format!("logits-{golden}.npy"));
     assert_eq!(shape, [12, 2, 2048]);
     let (mut worst, mut compared) = (0.0f64, 0);

@@ -79,7 +79,7 @@ impl Files {
             if file.len() < end {
                 file.resize(end, 0u8);
             }
-            let q = w.ty.elem.storage().expect("weights are stored floats or blocks");
+            let q = w.ty.elem.in_file().storage().expect("weights are stored floats or blocks");
             synth_blocks(q, 1, w.span.offset ^ u64::from(w.span.part) << 40, 0, 0.5, &mut file[start..end]);
         }
         Files(files)

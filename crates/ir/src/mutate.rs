@@ -158,7 +158,7 @@ impl Mutator {
 
     fn swap_shards(&mut self) -> Option<()> {
         let w = self.weight()?;
-        let block = self.plan.weights[w].ty.elem.block().1;
+        let block = self.plan.weights[w].ty.elem.in_file().block().1;
         let slices = &mut self.plan.weights[w].slices;
         if slices.len() > 1 {
             // Ranks that hold the same would not show it.
@@ -177,7 +177,7 @@ impl Mutator {
     fn shift_piece(&mut self) -> Option<()> {
         let w = self.weight()?;
         let recipe = &mut self.plan.weights[w];
-        let block = recipe.ty.elem.block().1;
+        let block = recipe.ty.elem.in_file().block().1;
         let rank = self.random.below(recipe.slices.len())?;
         let slice = self.random.below(recipe.slices[rank].len())?;
         let s = &mut recipe.slices[rank][slice];
@@ -308,7 +308,7 @@ impl Mutator {
     fn lose_span(&mut self) -> Option<()> {
         let w = self.weight()?;
         let recipe = &mut self.plan.weights[w];
-        let block = recipe.ty.elem.block().1;
+        let block = recipe.ty.elem.in_file().block().1;
         let rank = self.random.below(recipe.slices.len())?;
         let last = recipe.slices[rank].last_mut().filter(|s| s.count == 1 && s.bytes >= 2 * block)?;
         last.bytes -= block;

@@ -350,6 +350,18 @@ mod as_list {
     }
 }
 
+impl Recipe {
+    /// Bytes that `rank` keeps: those of its slices, or of the sub-blocks taken out of them.
+    pub fn held(&self, mesh: &IndexMap<Axis, u64>, rank: usize) -> u64 {
+        if self.ty.elem != self.ty.elem.in_file() {
+            let shard = crate::shard_map::Shard::of(&self.ty, mesh, rank as u64, &SymValues::default());
+            return shard.map_or(0, |s| s.bytes());
+        }
+        let slices = self.slices.get(rank).into_iter().flatten();
+        slices.map(|s| s.bytes.saturating_mul(s.count)).fold(0, u64::saturating_add)
+    }
+}
+
 impl Plan {
     /// The phase called `name`.
     pub fn phase(&self, name: &str) -> Option<&Phase> {
@@ -358,8 +370,7 @@ impl Plan {
 
     /// Bytes of all weights of one rank.
     pub fn weight_bytes(&self, rank: usize) -> u64 {
-        let slices = self.weights.values().filter_map(|w| w.slices.get(rank)).flatten();
-        slices.map(|s| s.bytes.saturating_mul(s.count)).fold(0, u64::saturating_add)
+        self.weights.values().map(|w| w.held(&self.mesh, rank)).fold(0, u64::saturating_add)
     }
 }
 

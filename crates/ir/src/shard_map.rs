@@ -9,6 +9,8 @@
 //! - A cut must fall on a *granule* ([`granule`]): one element, or along the last dim of a quantised type what its
 //!   layout lets apart. What cannot be cut is refused, never rounded.
 //! - A rank's bytes are its elements in row-major order, which is the order of its slices.
+//! - Of a type that keeps sub-blocks apart ([`crate::quant::QuantType::apart`]) the slices are the file's blocks that hold
+//!   the rank's elements, and [`Shard::stored`] takes its sub-blocks out of them: neighbours read one block both.
 
 use std::ops::Range;
 
@@ -132,7 +134,7 @@ impl Shard {
     /// # Errors
     /// `shard-type`: `span` is not as long as the tensor, or ends beyond 64 bits.
     pub fn slices(&self, span: Span) -> Result<Slices, Diagnostic> {
-        let (elems, bytes) = self.elem.block();
+        let (elems, bytes) = self.elem.in_file().block();
         let whole = self.extents.iter().product::<u64>() / elems * bytes;
         if whole != span.bytes || span.offset.checked_add(whole).is_none() {
             let m = format!("the tensor has {whole} bytes, its span {} at {}", span.bytes, span.offset);
@@ -141,17 +143,42 @@ impl Shard {
         Ok(Slices::new(self, span))
     }
 
-    /// Extents and ranges in blocks, empty ranges left out, neighbouring ones merged.
+    /// What the rank holds, from the bytes of its slices: the same, or the sub-blocks that are its own. Fewer bytes give
+    /// as much as they have.
+    pub fn stored(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let (Elem::Quant(held), Elem::Quant(q)) = (self.elem, self.elem.in_file()) else { return bytes };
+        let (Some((own, outer)), (_, blocks)) = (self.ranges.split_last(), self.in_blocks()) else { return bytes };
+        let Some(read) = blocks.last().filter(|_| held != q) else { return bytes };
+        let (run, block) = (held.block_elems() as u64, q.block_elems() as u64);
+        let row = read.iter().map(|r| r.end - r.start).sum::<u64>() as usize * q.block_bytes();
+        // The sub-blocks of a row: where the block lies in what was read of the row, and which ones.
+        let mut parts: Vec<(usize, Range<usize>)> = Vec::new();
+        for r in own.iter().filter(|r| !r.is_empty()) {
+            for b in r.start / block..r.end.div_ceil(block) {
+                let before: u64 = read.iter().map(|r| b.clamp(r.start, r.end) - r.start).sum();
+                let (from, to) = (r.start.max(b * block) - b * block, r.end.min((b + 1) * block) - b * block);
+                parts.push((before as usize * q.block_bytes(), (from / run) as usize..(to / run) as usize));
+            }
+        }
+        let rows = outer.iter().map(|r| r.iter().map(|r| r.end - r.start).sum::<u64>()).product::<u64>() as usize;
+        let mut out = Vec::with_capacity(self.bytes() as usize);
+        for row in bytes.chunks_exact(row.max(1)).take(rows) {
+            parts.iter().for_each(|(at, runs)| q.sub_blocks(&row[*at..at + q.block_bytes()], runs.clone(), &mut out));
+        }
+        out
+    }
+
+    /// Extents and ranges in blocks of the file, empty ranges left out, neighbouring ones merged.
     fn in_blocks(&self) -> (Vec<u64>, Vec<Vec<Range<u64>>>) {
         let last = self.extents.len().saturating_sub(1);
-        let unit = |i| if i == last { self.elem.block().0 } else { 1 };
+        let unit = |i| if i == last { self.elem.in_file().block().0 } else { 1 };
         let extents = self.extents.iter().enumerate().map(|(i, n)| n / unit(i)).collect();
         let scaled = |(i, ranges): (usize, &Vec<Range<u64>>)| {
             let mut out: Vec<Range<u64>> = Vec::new();
             for r in ranges.iter().filter(|r| !r.is_empty()) {
-                let r = r.start / unit(i)..r.end / unit(i);
+                let r = r.start / unit(i)..r.end.div_ceil(unit(i));
                 match out.last_mut() {
-                    Some(l) if l.end == r.start => l.end = r.end,
+                    Some(l) if l.end >= r.start => l.end = l.end.max(r.end),
                     _ => out.push(r),
                 }
             }
@@ -208,8 +235,8 @@ fn parts(extent: &Extent, n: u64, unit: u64, at: u64, size: u64) -> Vec<Range<u6
 }
 
 /// The entries of dim `i` of `ty` that stay together whatever the split says: one home for what a layout lets apart.
-/// Layout `rows` keeps the file's blocks, in which sub-blocks share bytes; a layout that stores sub-blocks apart would
-/// give the type's sub-block here.
+/// The file's types keep their blocks, in which sub-blocks share bytes; forms that keep sub-blocks apart have those as
+/// their blocks.
 pub fn granule(ty: &TensorType, i: usize) -> u64 {
     match ty.layout {
         Layout::Rows if i + 1 == ty.rank() => ty.elem.block().0,
@@ -278,12 +305,9 @@ fn check_dim(ty: &TensorType, i: usize, n: u64, size: u64) -> Result<(), Diagnos
             && (unit.is_multiple_of(granule) || even(*n, *unit, size) && (n / size).is_multiple_of(granule))
     };
     let Some(n) = sizes.iter().find(|n| !fits(n)) else { return Ok(()) };
-    let sub = ty.elem.storage().map_or(1, |q| q.sub_block() as u64);
-    let repacked = match ty.layout {
-        Layout::Rows if sub < granule => {
-            format!("; a repacked layout could cut at its sub-blocks of {sub}, layout `rows` cannot")
-        }
-        Layout::Rows => String::new(),
+    let repacked = match ty.elem.storage().and_then(|q| q.apart()) {
+        Some(apart) => format!("; as {apart} it could be cut at sub-blocks of {}", apart.block_elems()),
+        None => String::new(),
     };
     let whole = format!("{ty}: {n} columns over {size} ranks of {axis} in units of {unit} cut {} blocks", ty.elem);
     let help = if n.is_multiple_of(granule) {

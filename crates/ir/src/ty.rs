@@ -116,6 +116,14 @@ impl Elem {
         }
     }
 
+    /// What a file has for it: of a form that keeps sub-blocks apart the type with its blocks.
+    pub fn in_file(self) -> Self {
+        match self {
+            Elem::Quant(q) => Elem::Quant(q.in_file()),
+            other => other,
+        }
+    }
+
     /// Whether values of this element take part in float arithmetic without a `dequant`.
     pub fn is_float(self) -> bool {
         matches!(self, Elem::F32 | Elem::F16 | Elem::BF16)

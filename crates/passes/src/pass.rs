@@ -30,10 +30,43 @@ pub trait Pass {
     fn run(&self, m: &Module, cx: &mut PassCx) -> Result<Module, Diagnostic>;
 }
 
-/// What passes share: the fuel of heuristic choices, and what was counted.
+/// What is settled of a compilation's choices before it begins.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Choices {
+    /// Optional choices stop after so many; `None` never stops. Bisecting it finds the rewrite that breaks a model.
+    pub fuel: Option<u64>,
+    /// Named decisions and the candidates to take. `cut:layer.q_a` is one decision, `cut` all whose names begin so.
+    pub forced: Vec<(String, String)>,
+}
+
+impl From<Option<u64>> for Choices {
+    fn from(fuel: Option<u64>) -> Self {
+        Choices { fuel, forced: Vec::new() }
+    }
+}
+
+/// The answer to a named decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// The pass takes what it finds best.
+    Free,
+    /// Fuel is out: the pass does nothing.
+    Plain,
+    /// This candidate, asked for.
+    Forced {
+        /// Its index.
+        candidate: usize,
+        /// Whether this decision was named, and not all of its kind.
+        exact: bool,
+    },
+}
+
+/// What passes share: what is settled of heuristic choices, and what was counted.
 #[derive(Debug, Default)]
 pub struct PassCx {
-    fuel: Option<u64>,
+    choices: Choices,
+    /// Whether each forced choice has met its decision.
+    met: Vec<bool>,
     /// Rewrites made so far.
     pub rewrites: u64,
     /// What saturation found, function by function.
@@ -43,19 +76,62 @@ pub struct PassCx {
 }
 
 impl PassCx {
-    /// A context whose heuristic choices stop after `fuel` of them; `None` never stops. Bisecting `fuel` finds the
-    /// rewrite that breaks a model.
-    pub fn new(fuel: Option<u64>) -> Self {
-        PassCx { fuel, rewrites: 0, saturated: Vec::new(), sharded: None }
+    /// A context with what is settled of its choices: all of it, or the fuel alone.
+    pub fn new(choices: impl Into<Choices>) -> Self {
+        let choices = choices.into();
+        let met = vec![false; choices.forced.len()];
+        PassCx { choices, met, ..PassCx::default() }
     }
 
     /// Whether an optional rewrite may be made; counts it if so.
     pub fn choose(&mut self) -> bool {
-        if self.fuel.is_some_and(|f| self.rewrites >= f) {
+        if self.choices.fuel.is_some_and(|f| self.rewrites >= f) {
             return false;
         }
         self.rewrites += 1;
         true
+    }
+
+    /// The decision `name` (`KIND:PLACE`) among `candidates`: what was asked for, the nearest name first, else as
+    /// [`PassCx::choose`].
+    ///
+    /// # Errors
+    /// `no-candidate`: what was asked for is none of them.
+    pub fn decide(&mut self, name: &str, candidates: &[&str]) -> Result<Choice, Diagnostic> {
+        let kind = name.split(':').next().unwrap_or(name);
+        let forced = &self.choices.forced;
+        let mut taken: Option<(usize, bool)> = None;
+        for (i, (asked, _)) in forced.iter().enumerate().filter(|(_, (asked, _))| asked == name || asked == kind) {
+            self.met[i] = true;
+            if asked == name || taken.is_none_or(|(_, exact)| !exact) {
+                taken = Some((i, asked == name));
+            }
+        }
+        let Some((i, exact)) = taken else {
+            return Ok(if self.choose() { Choice::Free } else { Choice::Plain });
+        };
+        let asked = &forced[i].1;
+        let Some(candidate) = candidates.iter().position(|c| c == asked) else {
+            let m = format!("`{name}={asked}`: there is no such candidate; there are {}", candidates.join(", "));
+            return Err(Diagnostic::new("no-candidate", m));
+        };
+        Ok(Choice::Forced { candidate, exact })
+    }
+
+    /// Whether `candidate` was asked for in decisions of a kind.
+    pub fn asks(&self, kind: &str, candidate: &str) -> bool {
+        let of = |name: &str| name.split(':').next() == Some(kind);
+        self.choices.forced.iter().any(|(name, c)| of(name) && c == candidate)
+    }
+
+    /// Holds what was asked for to what was decided.
+    ///
+    /// # Errors
+    /// `no-decision`: a name that no decision had.
+    pub fn all_met(&self) -> Result<(), Diagnostic> {
+        let Some(i) = self.met.iter().position(|m| !m) else { return Ok(()) };
+        let (name, candidate) = &self.choices.forced[i];
+        Err(Diagnostic::new("no-decision", format!("`{name}={candidate}`: nothing of this name was decided")))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::canonicalise::{self, Canonicalise};
 use crate::egraph::cost::Machine;
 use crate::egraph::{self, Saturate};
 use crate::lower::{self, Lowered};
-use crate::pass::{Pass, PassCx, PassError, Timing};
+use crate::pass::{Choices, Pass, PassCx, PassError, Timing};
 use crate::rotate::{self, Rotate};
 use crate::schedule::{self, EntryInfo, Scheduled};
 use crate::shard::{self, Shard};
@@ -63,10 +63,10 @@ pub fn run(
     lifted: Module,
     entries: &[EntryInfo],
     machine: &Machine,
-    fuel: Option<u64>,
+    choices: impl Into<Choices>,
     emit: Emit<'_>,
 ) -> Result<Compiled, PassError> {
-    let mut cx = PassCx::new(fuel);
+    let mut cx = PassCx::new(choices);
     let mut timings = Vec::new();
     verify(LIFT, &lifted, &mut timings)?;
     emit(LIFT, &lifted);
@@ -78,6 +78,8 @@ pub fn run(
         verify(pass.name(), &module, &mut timings)?;
         emit(pass.name(), &module);
     }
+    let none = |error| PassError::Failed { pass: crate::shard::NAME.into(), error };
+    cx.all_met().map_err(none)?;
     let start = Instant::now();
     let failed = |pass: &str| {
         let pass = pass.to_owned();

@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use crate::egraph::cost::Machine;
 use crate::lower;
-use crate::pass::{Pass, PassCx};
+use crate::pass::{Choices, Pass, PassCx};
 use crate::pipeline;
 use crate::schedule::{self, EntryInfo};
 use numbers::{In, Stored};
@@ -79,12 +79,12 @@ pub fn check(
     lifted: &Module,
     entries: &[EntryInfo],
     machine: &Machine,
-    fuel: Option<u64>,
+    choices: impl Into<Choices>,
 ) -> Result<Vec<Checked>, Different> {
     let at = |d: Diagnostic| different("lift", "module", d.to_string());
     let (small, sizes) = shrink::shrink(lifted).map_err(at)?;
     let machine = machine.clone().standing_for(sizes.inverse(), lifted);
-    checked(&small, entries, &pipeline::passes(&machine), fuel, Some(&machine))
+    checked(&small, entries, &pipeline::passes(&machine), choices.into(), Some(&machine))
 }
 
 fn different(pass: &str, function: &str, why: impl Into<String>) -> Different {
@@ -100,20 +100,20 @@ pub fn with_passes(
     m: &Module,
     entries: &[EntryInfo],
     passes: &[Box<dyn Pass>],
-    fuel: Option<u64>,
+    choices: impl Into<Choices>,
 ) -> Result<Vec<Checked>, Different> {
-    checked(m, entries, passes, fuel, None)
+    checked(m, entries, passes, choices.into(), None)
 }
 
 fn checked(
     m: &Module,
     entries: &[EntryInfo],
     passes: &[Box<dyn Pass>],
-    fuel: Option<u64>,
+    choices: Choices,
     machine: Option<&Machine>,
 ) -> Result<Vec<Checked>, Different> {
     let mut module = m.clone();
-    let mut cx = PassCx::new(fuel);
+    let mut cx = PassCx::new(choices);
     let mut out = Vec::new();
     for pass in passes {
         let name = pass.name();

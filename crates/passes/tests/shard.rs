@@ -21,6 +21,8 @@ use glmc_passes::target::Target;
 const FLAT: &str = include_str!("shard/flat.glir");
 /// The same as two calls of functions.
 const CALLS: &str = include_str!("shard/calls.glir");
+/// A decoded token's sparse attention over two pools.
+const CONTEXT: &str = include_str!("shard/context.glir");
 
 fn module(text: &str) -> Module {
     let m = parse_module(text).unwrap_or_else(|e| panic!("{e}"));
@@ -55,6 +57,12 @@ struct Oracle<'a> {
     best_weights: BTreeSet<Vec<Place>>,
 }
 
+/// Whether a value is a weight or a pool, which has one place.
+fn stays(f: &Function, v: Value) -> bool {
+    let data = &f.values[v];
+    data.ty.state || matches!(data.def, ValueDef::Weight(_))
+}
+
 /// What a value of this type may be anywhere.
 fn domain(world: &World<'_>, t: &TensorType, weight: bool) -> Vec<Place> {
     let mut out = vec![Place::Whole];
@@ -62,7 +70,8 @@ fn domain(world: &World<'_>, t: &TensorType, weight: bool) -> Vec<Place> {
         out.extend([1, 32].map(|unit| Place::Split { dim, unit }));
     }
     if !weight {
-        out.extend([PendingKind::Sum, PendingKind::Max].map(Place::Pending));
+        let kinds = [PendingKind::Sum, PendingKind::Max, PendingKind::Softmax, PendingKind::TopK];
+        out.extend(kinds.map(Place::Pending));
     }
     let mut seen = Vec::new();
     for p in out {
@@ -78,8 +87,7 @@ impl<'a> Oracle<'a> {
     fn new(world: &'a World<'a>, f: &'a Function, limit: u64) -> Self {
         let mut domains: HashMap<Value, Vec<Place>> = HashMap::new();
         for (v, data) in f.values.iter() {
-            let weight = matches!(data.def, ValueDef::Weight(_));
-            domains.insert(v, domain(world, &data.ty, weight));
+            domains.insert(v, domain(world, &data.ty, stays(f, v)));
         }
         let mut ways = Vec::new();
         for inst in &f.body {
@@ -107,7 +115,7 @@ impl<'a> Oracle<'a> {
         let mut moves = HashMap::new();
         for (v, data) in f.values.iter() {
             let all = &domains[&v];
-            let stays = matches!(data.def, ValueDef::Weight(_));
+            let stays = stays(f, v);
             let cost = |a, b| if stays { f64::INFINITY } else { world.conversion_seconds(&strip(&data.ty), a, b) };
             moves.insert(v, all.iter().flat_map(|a| all.iter().map(move |b| ((*a, *b), cost(*a, *b)))).collect());
         }
@@ -165,7 +173,7 @@ impl<'a> Oracle<'a> {
         for (v, list) in s.needs.iter_mut().enumerate() {
             list.resize(self.domain[&Value::from_u32(v as u32)].len(), 0u32);
         }
-        for (_, v) in &self.f.results {
+        for (_, v) in self.f.results.iter().filter(|(_, v)| !stays(self.f, *v)) {
             s.needs[v.as_u32() as usize][self.at(*v, Place::Whole)] += 1;
         }
         let index = |(args, results, seconds): &(Vec<Place>, Vec<Place>, f64), i: usize| {
@@ -202,7 +210,7 @@ impl<'a> Oracle<'a> {
             let i = v.as_u32() as usize;
             let mask = s.needs[i].iter().enumerate().fold(0u64, |m, (p, n)| m | u64::from(*n > 0) << p);
             let places = &self.domain[&v];
-            if let ValueDef::Weight(_) = data.def {
+            if stays(self.f, v) && !matches!(data.def, ValueDef::Result(..)) {
                 if mask.count_ones() > 1 {
                     return;
                 }
@@ -283,6 +291,37 @@ fn the_search_is_as_good_as_trying_everything() {
             assert!(x.is_disjoint(y), "{a} and {b} share a placement of the weights");
         }
     }
+}
+
+/// The context of a decoded token: copies of the pools where they fit and nothing else is cheaper; split pools, parts merged
+/// by softmax and by choosing again, where copies do not fit. Either is the cheapest of all.
+#[test]
+fn a_context_is_split_where_copies_of_it_do_not_fit() {
+    let m = module(CONTEXT);
+    let f = m.entries().next().map(|(_, f)| f).unwrap_or_else(|| panic!("an entry"));
+    let pools = 64 * (16 + 8) * 4;
+    let mut texts = Vec::new();
+    for (name, memory) in [("roomy", 1 << 20), ("tight", pools / 4)] {
+        let t = target(1e-7, 2e8, memory);
+        let world = World::new(&t, AXIS, SymValues::default());
+        let mut oracle = Oracle::new(&world, f, memory);
+        oracle.run();
+        println!("{name}: {} placements, the best takes {:e} s: {:?}", oracle.count, oracle.best, oracle.best_weights);
+        assert!(oracle.count >= 10_000, "{}", oracle.count);
+        let (out, report) = Shard::new(Machine::new(&t, TUNE_CTX)).place(&m, &mut PassCx::new(None)).unwrap();
+        verify_module(&out).unwrap_or_else(|e| panic!("{e}\n{}", print_module(&out)));
+        assert!(report.fits && !report.cut, "{report:?}");
+        let seconds = report.functions[0].seconds;
+        assert!((seconds / oracle.best - 1.0).abs() < 1e-9, "{name}: {seconds:e}, best {:e}", oracle.best);
+        let entry = out.entries().next().map(|(_, f)| f).unwrap_or_else(|| panic!("an entry"));
+        let held: Vec<Place> = entry.params.iter().map(|p| entry.ty(*p)).filter(|t| t.state).map(Place::of).collect();
+        assert!(oracle.best_weights.contains(&held), "{name}: {held:?}");
+        texts.push((held, print_module(&out)));
+    }
+    let [(copied, _), (split, text)] = texts.as_slice() else { panic!("two targets") };
+    assert!(copied.iter().all(|p| *p == Place::Whole), "{copied:?}");
+    assert!(split.iter().all(|p| matches!(p, Place::Split { .. })), "{split:?}");
+    assert!(text.contains("softmax+tp") && text.contains("topk+tp"), "{text}");
 }
 
 /// Latency in seconds, link in bytes a second, memory in bytes.

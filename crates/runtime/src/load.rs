@@ -1,5 +1,5 @@
 //! Owns the loading of a plan: its file, its verification, the check that the weight files are those it was made from,
-//! and their mapping. Never repacks, never executes.
+//! and their mapping, or what a rank holds of them. Never executes.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use glmc_ir::entities::WeightId;
 use glmc_ir::placement::local_type;
 use glmc_ir::plan::{FORMAT, FileRef, Plan, Recipe};
+use glmc_ir::shard_map::Shard;
 use glmc_ir::ty::SymValues;
 
 use crate::error::RuntimeError;
@@ -239,7 +240,8 @@ fn open_part(f: &FileRef) -> Result<Mapped, RuntimeError> {
     Mapped::open(path)
 }
 
-/// The weights of one rank: mapped where a recipe is one slice, gathered where it is several.
+/// The weights of one rank: mapped where a recipe is one slice, gathered where it is several or where the
+/// rank holds sub-blocks of the file's blocks.
 #[derive(Debug)]
 pub struct Weights {
     files: Arc<[Mapped]>,
@@ -269,18 +271,20 @@ impl Weights {
             let local = local_type(&recipe.ty, &plan.mesh, rank as u64, &none);
             let local = local.map_err(|d| RuntimeError::Request(format!("weight `{}`: {}", recipe.name, d.message)))?;
             let elems = local.elems(&none).unwrap_or(0) as usize;
-            let bytes = Self::bytes_of(&files, recipe, rank)?;
+            let bytes = Self::bytes_of(&files, recipe, plan, rank)?;
             entries.push(Entry { bytes, floats: OnceLock::new(), elem: recipe.ty.elem, elems });
         }
         Ok(Weights { files, entries })
     }
 
     /// A rank's bytes. The verifier has checked the slices against the sizes that the plan states; the files have them.
-    fn bytes_of(files: &[Mapped], recipe: &Recipe, rank: usize) -> Result<Bytes, RuntimeError> {
+    fn bytes_of(files: &[Mapped], recipe: &Recipe, plan: &Plan, rank: usize) -> Result<Bytes, RuntimeError> {
         let outside = || RuntimeError::Request(format!("weight `{}` lies outside its file", recipe.name));
         let slices = recipe.slices.get(rank).ok_or_else(outside)?;
+        let kept = recipe.ty.elem == recipe.ty.elem.in_file();
         if let [s] = slices.as_slice()
             && s.count == 1
+            && kept
         {
             let (part, start) = (s.part as usize, s.offset as usize);
             let end = start.checked_add(s.bytes as usize).ok_or_else(outside)?;
@@ -298,7 +302,12 @@ impl Weights {
                 out.extend_from_slice(file.get(start..start + s.bytes as usize).ok_or_else(outside)?);
             }
         }
-        Ok(Bytes::Owned(out))
+        if kept {
+            return Ok(Bytes::Owned(out));
+        }
+        let shard = Shard::of(&recipe.ty, &plan.mesh, rank as u64, &SymValues::default());
+        let shard = shard.map_err(|d| RuntimeError::Request(format!("weight `{}`: {}", recipe.name, d.message)))?;
+        Ok(Bytes::Owned(shard.stored(out)))
     }
 
     /// The stored bytes of a weight.

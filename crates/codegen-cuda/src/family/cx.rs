@@ -115,6 +115,7 @@ pub(crate) fn decoder(e: Elem) -> (String, &'static str) {
         QuantType::TQ1_0 | QuantType::TQ2_0 => "quant/tq.cuh",
         QuantType::MXFP4 | QuantType::NVFP4 => "quant/fp4.cuh",
         QuantType::Q1_0 | QuantType::Q2_0 => "quant/q1_0.cuh",
+        QuantType::Q4_K_SUB | QuantType::Q5_K_SUB | QuantType::Q6_K_SUB => "quant/sub.cuh",
     };
     (format!("{q:?}"), header)
 }

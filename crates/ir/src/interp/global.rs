@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 use crate::entities::{FuncId, Value, WeightId};
 use crate::graph::{Function, InstKind, Module, ValueDef};
+use crate::placement::{Mesh, strip};
+use crate::shard_map::Shard;
 use crate::tensor::{EvalError, Tensor, concrete};
 use crate::ty::{SymValues, TensorType};
 
@@ -135,7 +137,12 @@ impl<'a> Interp<'a> {
 
     fn weight(&self, w: WeightId) -> Result<Tensor, EvalError> {
         let ty = &self.module.weights[w].ty;
-        Tensor::from_bytes(ty.elem, concrete(ty, &self.syms)?, &self.weights.bytes(w)?)
+        let bytes = self.weights.bytes(w)?;
+        if ty.elem == ty.elem.in_file() {
+            return Tensor::from_bytes(ty.elem, concrete(ty, &self.syms)?, &bytes);
+        }
+        let whole = Shard::of(&strip(ty), &Mesh::new(), 0, &self.syms).map_err(|d| EvalError::new(d.message))?;
+        Tensor::from_bytes(ty.elem, concrete(ty, &self.syms)?, &whole.stored(bytes.into_owned()))
     }
 }
 

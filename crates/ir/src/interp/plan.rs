@@ -350,6 +350,7 @@ impl<'a> PlanInterp<'a> {
                 for s in recipe.slices.get(rank).into_iter().flatten() {
                     self.files.read(s, &mut bytes)?;
                 }
+                let bytes = run.world.shard(&recipe.ty, rank as u64)?.stored(bytes);
                 let held = Tensor::from_bytes(local.elem, shape, &bytes);
                 held.map_err(|e| {
                     if self.rules == Rules::Ignored { EvalError::new(format!("reads poison: {e}")) } else { e }

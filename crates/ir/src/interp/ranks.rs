@@ -287,7 +287,7 @@ impl<'a> RankInterp<'a> {
                     own.extend_from_slice(&bytes[at..at + s.bytes as usize]);
                 }
             }
-            Tensor::from_bytes(ty.elem, shard.shape().into_iter().map(|n| n as usize).collect(), &own)
+            Tensor::from_bytes(ty.elem, shard.shape().into_iter().map(|n| n as usize).collect(), &shard.stored(own))
         };
         (0..world.ranks()?).map(part).collect()
     }

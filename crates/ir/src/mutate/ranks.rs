@@ -125,7 +125,7 @@ impl Mutator {
             .collect();
         let (id, rank) = self.random.pick(&borders)?;
         let recipe = &mut self.plan.weights[id];
-        let inside = recipe.ty.elem.block().1 / 2;
+        let inside = recipe.ty.elem.in_file().block().1 / 2;
         if keep {
             // As many bytes as before, from the middle of a block.
             let s = recipe.slices[rank].first_mut()?;

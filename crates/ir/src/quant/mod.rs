@@ -31,6 +31,7 @@ mod q5_0;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod sub;
 mod tq;
 
 pub use fp4::DOUBLED_E2M1;
@@ -53,10 +54,12 @@ struct Row {
 }
 
 macro_rules! quant_types {
-    ($($ty:ident $name:literal $id:literal: $elems:literal x $bytes:literal / $sub:literal, $decode:path, $synth:path;)*) => {
-        /// A GGUF storage type that can hold a weight, the float formats included. Ordered by ggml id.
+    ({ $($ty:ident $name:literal $id:literal: $elems:literal x $bytes:literal / $sub:literal, $decode:path, $synth:path;)* }
+     apart { $($of:ident as $run:ident $run_name:literal $run_id:literal: $run_elems:literal x $run_bytes:literal, $run_decode:path, $run_synth:path;)* }) => {
+        /// A GGUF storage type that can hold a weight, the float formats included, ordered by ggml id; then the forms
+        /// that keep sub-blocks of some of them apart, which no file has.
         ///
-        /// Its text form, in `.glir`, JSON and messages, is the ggml name (`q4_K`, `iq2_xxs`, `bf16`).
+        /// Its text form, in `.glir`, JSON and messages, is the ggml name (`q4_K`, `iq2_xxs`, `bf16`; `q4_K_sub`).
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
         #[allow(non_camel_case_types, reason = "the variants carry the names that GGUF files and people use")]
         pub enum QuantType {
@@ -65,21 +68,48 @@ macro_rules! quant_types {
                 #[serde(rename = $name)]
                 $ty,
             )*
+            $(
+                #[doc = concat!("`", $run_name, "`: ", stringify!($run_elems), " elements in ", stringify!($run_bytes), " bytes, in no file.")]
+                #[serde(rename = $run_name)]
+                $run,
+            )*
         }
 
         impl QuantType {
-            /// Every type, in ggml id order.
+            /// Every type of files, in ggml id order.
             pub const ALL: &'static [QuantType] = &[$(QuantType::$ty),*];
+            /// The forms that keep sub-blocks apart.
+            pub const SUB: &'static [QuantType] = &[$(QuantType::$run),*];
+
+            /// The form that keeps the type's sub-blocks apart, if there is one: see [`Self::sub_blocks`].
+            pub const fn apart(self) -> Option<QuantType> {
+                match self {
+                    $(QuantType::$of => Some(QuantType::$run),)*
+                    _ => None,
+                }
+            }
+
+            /// The type that files have: of a form that keeps sub-blocks apart what it is made from, else the type.
+            pub const fn in_file(self) -> QuantType {
+                match self {
+                    $(QuantType::$run => QuantType::$of,)*
+                    other => other,
+                }
+            }
         }
 
         static TABLE: &[Row] = &[
             $(Row { name: $name, id: $id, elems: $elems, bytes: $bytes, sub_block: $sub, decode: $decode, synth: $synth },)*
+            $(Row {
+                name: $run_name, id: $run_id, elems: $run_elems, bytes: $run_bytes,
+                sub_block: $run_elems, decode: $run_decode, synth: $run_synth,
+            },)*
         ];
     };
 }
 
 // type name ggml-id: block elements x block bytes / sub-block, decoder, finisher of random blocks
-quant_types! {
+quant_types! {{
     F32     "f32"      0:   1 x   4 /   1, float::decode_f32, float::synth_f32;
     F16     "f16"      1:   1 x   2 /   1, float::decode_f16, float::synth_f16;
     Q4_0    "q4_0"     2:  32 x  18 /  32, q4_0::decode_q4_0, q4_0::synth_q4_0;
@@ -108,7 +138,11 @@ quant_types! {
     NVFP4   "nvfp4"   40:  64 x  36 /  16, fp4::decode_nvfp4, fp4::synth_nvfp4;
     Q1_0    "q1_0"    41: 128 x  18 / 128, q1_0::decode_q1_0, q1_0::synth_q1_0;
     Q2_0    "q2_0"    42:  64 x  18 /  64, q1_0::decode_q2_0, q1_0::synth_q2_0;
-}
+} apart {
+    Q4_K as Q4_K_SUB "q4_K_sub" 12: 32 x 22, sub::decode_q4_k, sub::synth_q4_k;
+    Q5_K as Q5_K_SUB "q5_K_sub" 13: 32 x 26, sub::decode_q5_k, sub::synth_q5_k;
+    Q6_K as Q6_K_SUB "q6_K_sub" 14: 32 x 28, sub::decode_q6_k, sub::synth_q6_k;
+}}
 
 /// Types that a container may hold but a weight may not: (ggml id, name, bytes of one element).
 const NOT_WEIGHTS: &[(u32, &str, usize)] =
@@ -158,7 +192,7 @@ impl QuantType {
 
     /// The type of this exact name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|ty| ty.name() == name)
+        Self::ALL.iter().chain(Self::SUB).copied().find(|ty| ty.name() == name)
     }
 
     /// The id that GGUF tensor infos carry.
@@ -198,6 +232,17 @@ impl QuantType {
     /// distant places in one byte). A cut below the block is exact only in a layout that repacks sub-blocks apart.
     pub const fn sub_block(self) -> usize {
         self.row().sub_block
+    }
+
+    /// Appends the sub-blocks `runs` of a block of this type in the form [`Self::apart`]; nothing without such a form.
+    /// They decode to the bits that the block decodes to.
+    ///
+    /// # Panics
+    /// If `block` is not [`Self::block_bytes`] long, or has no such runs.
+    pub fn sub_blocks(self, block: &[u8], runs: std::ops::Range<usize>, out: &mut Vec<u8>) {
+        assert_eq!(block.len(), self.block_bytes(), "a block of {self}");
+        assert!(runs.end * sub::RUN <= self.block_elems(), "the runs of a block of {self}");
+        runs.for_each(|j| sub::take(self, block, j, out));
     }
 
     /// Storage of one element in bits, scales included.

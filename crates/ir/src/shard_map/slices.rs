@@ -23,7 +23,7 @@ pub struct Slices {
 impl Slices {
     pub(super) fn new(shard: &Shard, span: Span) -> Self {
         let (extents, ranges) = shard.in_blocks();
-        let block = shard.elem.block().1;
+        let block = shard.elem.in_file().block().1;
         let whole = |i: usize| ranges[i].len() == 1 && ranges[i][0] == (0..extents[i]);
         let base = Slice { part: span.part, offset: span.offset, bytes: 0, count: 1, stride: 0 };
         let empty = ranges.iter().any(Vec::is_empty) || extents.contains(&0);

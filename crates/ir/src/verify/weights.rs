@@ -30,7 +30,7 @@ pub(super) fn types(m: &Module, found: &mut Vec<Diagnostic>) {
 }
 
 fn stored(w: &Weight) -> Result<(), String> {
-    let t = &w.ty;
+    let t = &w.ty.with_elem(w.ty.elem.in_file());
     if t.state || t.pending.is_some() {
         return Err(format!("{t}: a weight is neither state nor pending"));
     }

@@ -51,7 +51,7 @@ impl WeightSource for Weights<'_> {
     fn bytes(&self, w: WeightId) -> Result<Cow<'_, [u8]>, EvalError> {
         let (w, mut rng) = (&self.0.weights[w], Rng(self.0.weights[w].span.offset));
         let mut out = vec![0u8; w.span.bytes as usize];
-        match w.ty.elem.storage() {
+        match w.ty.elem.in_file().storage() {
             Some(q) if q.is_float() => {
                 let n = out.len() / q.block_bytes();
                 let data = (0..n).map(|_| self.1.one(&mut rng)).collect();

@@ -157,9 +157,9 @@ pub fn local_bytes(ty: &TensorType, bytes: u64, mesh: &IndexMap<Axis, u64>) -> u
 }
 
 /// The part of `bytes` of a weight that `rank` reads, in proportion to what its recipe gives it.
-fn weight_bytes(w: &Recipe, rank: usize, bytes: u64) -> u64 {
-    let held: u64 = w.slices.get(rank).into_iter().flatten().map(|s| s.bytes.saturating_mul(s.count)).sum();
-    let share = u128::from(bytes) * u128::from(held) / u128::from(w.span.bytes.max(1));
+fn weight_bytes(plan: &Plan, w: &Recipe, rank: usize, bytes: u64) -> u64 {
+    let whole = w.ty.bytes(&SymValues::default()).unwrap_or(w.span.bytes);
+    let share = u128::from(bytes) * u128::from(w.held(&plan.mesh, rank)) / u128::from(whole.max(1));
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
@@ -167,7 +167,9 @@ pub(super) fn on_rank(plan: &Plan, m: &Moved<'_>, rank: usize) -> Bytes {
     match (m.mem, m.spread) {
         // On the rank that most choices fall on, which is none in particular.
         (Mem::Weight(_), Some(s)) => Bytes { weights: s.bytes(m.bytes), ..Bytes::default() },
-        (Mem::Weight(w), None) => Bytes { weights: weight_bytes(&plan.weights[w], rank, m.bytes), ..Bytes::default() },
+        (Mem::Weight(w), None) => {
+            Bytes { weights: weight_bytes(plan, &plan.weights[w], rank, m.bytes), ..Bytes::default() }
+        }
         (Mem::State(_), _) => Bytes { caches: local_bytes(m.ty, m.bytes, &plan.mesh), ..Bytes::default() },
         (Mem::Param(_) | Mem::Buf(_), _) => Bytes { other: local_bytes(m.ty, m.bytes, &plan.mesh), ..Bytes::default() },
     }

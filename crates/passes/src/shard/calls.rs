@@ -1,7 +1,7 @@
 //! Owns the joint decision over functions: a function is solved once for each way its operands come, and a call is an
 //! instruction with those solutions as its ways. Where one entry leaves a weight or pool, the next ones find it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use cranelift_entity::SecondaryMap;
 use glmc_ir::diag::Diagnostic;
@@ -10,6 +10,7 @@ use glmc_ir::graph::{Function, InstKind, Module, ValueDef};
 use glmc_ir::placement::{DimRule, strip};
 use glmc_ir::ty::{Elem, PendingKind};
 
+use super::cut::Cuts;
 use super::owners::Owners;
 use super::place::{Place, World};
 use super::solve::{Found, Problem};
@@ -40,8 +41,8 @@ pub struct Search<'a> {
     pub world: &'a World<'a>,
     /// Whether slower ways that need less memory are kept.
     pub front: bool,
-    /// Functions whose weights and pools may be split.
-    pub allowed: HashSet<FuncId>,
+    /// How weights and pools are cut, where that is settled.
+    pub cuts: &'a Cuts,
     /// Where weights lie that an earlier entry decided on.
     pub weights: HashMap<WeightId, Place>,
     /// The same for pools, by name.
@@ -54,7 +55,7 @@ pub struct Search<'a> {
 
 impl<'a> Search<'a> {
     /// Nothing decided but the weights that called functions name themselves: those are whole.
-    pub fn new(m: &'a Module, world: &'a World<'a>, allowed: HashSet<FuncId>, front: bool) -> Self {
+    pub fn new(m: &'a Module, world: &'a World<'a>, cuts: &'a Cuts, front: bool) -> Self {
         let inner = m.funcs.values().filter(|f| !f.entry).flat_map(|f| f.values.values());
         let weights = inner.filter_map(|v| match v.def {
             ValueDef::Weight(w) => Some((w, Place::Whole)),
@@ -64,7 +65,7 @@ impl<'a> Search<'a> {
             m,
             world,
             front,
-            allowed,
+            cuts,
             weights: weights.collect(),
             pools: HashMap::new(),
             solved: Vec::new(),
@@ -146,7 +147,7 @@ impl<'a> Search<'a> {
         let f = &m.funcs[func];
         self.rules.entry(func).or_insert_with(|| {
             let rules = rules(f);
-            let (units, owners) = (Units::of(m, f, &rules), Owners::of(f, &rules));
+            let (units, owners) = (Units::of(m, f, &rules, self.world), Owners::of(f, &rules));
             (rules, units, owners)
         });
         let mut slots = self.slots(f, &given);
@@ -162,9 +163,7 @@ impl<'a> Search<'a> {
             };
             all.push(ways);
         }
-        if !self.allowed.contains(&func) {
-            self.keep_whole(f, &slots, &mut all);
-        }
+        self.cuts.settle(func, f, self.world, &slots, &mut all);
         let problem = Problem::new(f, slots, all, self.world);
         let mut found = problem.solve(self.front);
         found.cut |= cut;
@@ -314,19 +313,6 @@ impl<'a> Search<'a> {
         at.sort_unstable();
         at.dedup();
         at.into_iter().filter_map(|k| slot.places.get(usize::from(k)).copied()).collect()
-    }
-
-    /// Leaves only ways that read the function's own weights and pools whole.
-    fn keep_whole(&self, f: &Function, slots: &SecondaryMap<Value, Option<Slot>>, all: &mut [Vec<Config>]) {
-        for (inst, ways) in f.body.iter().zip(all) {
-            let args = &f.insts[*inst].args;
-            ways.retain(|c| {
-                args.iter().zip(&c.args).all(|(a, k)| {
-                    let slot = slots[*a].as_ref().filter(|s| s.start == Start::Free && *k != CALLEES);
-                    slot.is_none_or(|s| s.places.get(usize::from(*k)) == Some(&Place::Whole))
-                })
-            });
-        }
     }
 }
 

@@ -6,9 +6,10 @@
 //!
 //! - [`solve`] is the search over one function, [`calls`] the joint one over all: boundary places are part of a call.
 //! - [`insert`] builds the module, [`report`] says what was chosen and what it would have cost otherwise.
-//! - Fuel is asked once a function: one that gets none keeps its weights and pools whole.
+//! - [`cut`] is the decision how each weight and pool is cut, asked of fuel one by one: what gets none stays whole.
 
 pub mod calls;
+pub mod cut;
 pub mod insert;
 pub mod owners;
 pub mod place;
@@ -26,6 +27,7 @@ use glmc_ir::graph::{InstKind, Module};
 use crate::egraph::cost::Machine;
 use crate::pass::{Pass, PassCx};
 use calls::{Search, order};
+use cut::{Cut, Cuts};
 use insert::Insert;
 use place::World;
 
@@ -56,6 +58,7 @@ impl Shard {
     ///
     /// # Errors
     /// `already-placed`: the module has a mesh. `no-placement`: nothing is legal, which no module of the op table is.
+    /// `cut-refused`: a cut was asked for that cannot be had.
     pub fn place(&self, m: &Module, cx: &mut PassCx) -> Result<(Module, report::Report), Diagnostic> {
         if !m.mesh.is_empty() {
             return Err(Diagnostic::new("already-placed", "the module is placed on a mesh already"));
@@ -66,19 +69,21 @@ impl Shard {
             let n = syms.get(s).unwrap_or(*bound).min(*bound);
             syms.0.insert(s.clone(), n);
         }
-        let world = World::new(target, AXIS, syms);
-        let allowed: HashSet<FuncId> = m.funcs.keys().filter(|_| cx.choose()).collect();
+        let mut world = World::new(target, AXIS, syms);
+        world.sub |= cx.asks("cut", Cut::SubBlock.name());
+        let cuts = Cuts::decide(m, &world, cx)?;
         let device = &target.device;
         let taken = device.context_bytes.saturating_add(device.graph_bytes).saturating_add(device.reserve_bytes);
         let limit = device.memory_bytes.map(|n| n.saturating_sub(taken));
-        let (mut search, mut taken) = decide(m, &world, &allowed, None)?;
+        let (mut search, mut taken) = decide(m, &world, &cuts, None)?;
         if let Some(limit) = limit.filter(|l| kept(&search, &taken) > *l) {
-            (search, taken) = decide(m, &world, &allowed, Some(limit))?;
+            (search, taken) = decide(m, &world, &cuts, Some(limit))?;
         }
         let fits = limit.is_none_or(|l| kept(&search, &taken) <= l);
         if !fits {
             tracing::warn!(bytes = kept(&search, &taken), "no placement fits the memory of a rank");
         }
+        cuts.kept(m, &world, &report::placed_values(&search, &taken))?;
         let mut insert = Insert::new(&search);
         let called = called(m);
         for (id, f) in &m.funcs {
@@ -100,10 +105,10 @@ impl Shard {
 fn decide<'a>(
     m: &'a Module,
     world: &'a World<'a>,
-    allowed: &HashSet<FuncId>,
+    cuts: &'a Cuts,
     limit: Option<u64>,
 ) -> Result<(Search<'a>, Vec<(usize, usize)>), Diagnostic> {
-    let mut search = Search::new(m, world, allowed.clone(), limit.is_some());
+    let mut search = Search::new(m, world, cuts, limit.is_some());
     let mut taken = Vec::new();
     for id in order(m, world) {
         let budget = limit.map(|l| l.saturating_sub(kept(&search, &taken)));

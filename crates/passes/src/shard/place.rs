@@ -5,7 +5,8 @@ use glmc_ir::diag::Diagnostic;
 use glmc_ir::op::Op;
 use glmc_ir::ops::{AllGather, AllReduce, AllToAll, ReduceScatter, Shard};
 use glmc_ir::placement::{Mesh, local_type, strip};
-use glmc_ir::shard_map::{canonical, check, largest_bytes};
+use glmc_ir::quant::QuantType;
+use glmc_ir::shard_map::{canonical, check, granule, largest_bytes};
 use glmc_ir::ty::{Axis, Dim, Elem, PendingKind, Split, SymValues, TensorType};
 
 use crate::cost::{Exchange, Spread, launch_seconds};
@@ -50,6 +51,9 @@ pub struct World<'t> {
     pub axis: Axis,
     /// Nominal values of the symbols.
     pub syms: SymValues,
+    /// Whether rows may be cut inside blocks, into forms that keep sub-blocks apart. A processor's kernels read them about
+    /// as fast; a GPU's fast ones read whole blocks, so there it takes someone who asks.
+    pub sub: bool,
 }
 
 impl<'t> World<'t> {
@@ -57,22 +61,45 @@ impl<'t> World<'t> {
     pub fn new(target: &'t Target, axis: &str, syms: SymValues) -> Self {
         let axis = Axis::from(axis);
         let mesh = Mesh::from([(axis.clone(), u64::from(target.ranks))]);
-        World { target, mesh, axis, syms }
+        World { target, mesh, axis, syms, sub: target.arch == "cpu" }
     }
 
-    /// `t` placed: with no unit that changes no cut.
+    /// `dim` split in units of `unit`.
+    pub fn split(&self, dim: &Dim, unit: u64) -> Dim {
+        Dim { split: Some(Split { axis: self.axis.clone(), unit }), ..dim.clone() }
+    }
+
+    /// The unit in which dim `i` of `t` could be cut inside blocks, where whole blocks do not divide it evenly.
+    pub fn sub_unit(&self, t: &TensorType, i: usize) -> Option<u64> {
+        let blocks = t.dims[i].extent.as_const().unwrap_or(0) / granule(t, i);
+        let uneven = !blocks.is_multiple_of(u64::from(self.target.ranks));
+        let apart = t.elem.storage().filter(|_| self.sub && uneven && i + 1 == t.rank())?.apart()?;
+        Some(apart.block_elems() as u64)
+    }
+
+    /// `t` as the form that keeps sub-blocks apart, if its split cuts blocks and that form may be cut so.
+    fn apart(&self, t: TensorType) -> TensorType {
+        let cut = t.last().is_some_and(|d| d.split.is_some());
+        let apart = t.elem.storage().filter(|_| self.sub && cut).and_then(QuantType::apart);
+        let Some(apart) = apart.filter(|_| check(&t, &self.mesh).is_err()) else { return t };
+        let sub = t.with_elem(Elem::from(apart));
+        if check(&sub, &self.mesh).is_ok() { sub } else { t }
+    }
+
+    /// `t` placed: with no unit that changes no cut, and as a form that keeps sub-blocks apart where blocks are cut.
     pub fn on(&self, t: &TensorType, place: Place) -> TensorType {
         let mut t = strip(t);
+        t.elem = t.elem.in_file();
         match place {
             Place::Whole => {}
             Place::Split { dim, unit } => {
                 if let Some(d) = t.dims.get_mut(dim) {
-                    d.split = Some(Split { axis: self.axis.clone(), unit });
+                    *d = self.split(d, unit);
                 }
             }
             Place::Pending(kind) => t.pending = Some((kind, self.axis.clone())),
         }
-        canonical(&t, &self.mesh)
+        self.apart(canonical(&t, &self.mesh))
     }
 
     /// Whether a value may have this type: the axis is used once, and every rank's part can be had.

@@ -1,7 +1,8 @@
 //! Owns what a search tells people: placements with their costs and what others would cost. Never decides.
 
-use glmc_ir::entities::Value;
+use glmc_ir::entities::{FuncId, Value};
 use glmc_ir::graph::{Function, InstKind, ValueDef};
+use glmc_ir::ty::TensorType;
 use serde::{Deserialize, Serialize};
 
 use super::calls::{Search, Solved};
@@ -85,25 +86,43 @@ impl Report {
     /// What `search` decided, on the paths `taken` of its entries. `others`: with what else it would have cost.
     pub fn of(search: &Search<'_>, taken: &[(usize, usize)], fits: bool, others: bool) -> Self {
         let mut out = Report { ranks: u64::from(search.world.target.ranks), fits, ..Report::default() };
-        let mut open: Vec<(usize, usize)> = taken.iter().rev().copied().collect();
-        let mut seen: Vec<(usize, usize)> = Vec::new();
         for (at, path) in taken {
             out.bytes = out.bytes.saturating_add(search.solved[*at].found.paths[*path].bytes);
         }
-        while let Some((at, path)) = open.pop() {
-            if seen.contains(&(at, path)) {
-                continue;
-            }
-            seen.push((at, path));
-            let s = &search.solved[at];
-            out.cut |= s.found.cut;
+        for (at, path) in reached(search, taken) {
+            out.cut |= search.solved[at].found.cut;
             out.functions.push(placed(search, at, path, others));
-            let steps = &s.found.paths[path].steps;
-            let subs = s.problem.configs.iter().zip(steps).filter_map(|(c, step)| c[step.config].sub);
-            open.extend(subs.collect::<Vec<_>>().into_iter().rev());
         }
         out
     }
+}
+
+/// The solutions that the paths `taken` of entries use, each once.
+fn reached(search: &Search<'_>, taken: &[(usize, usize)]) -> Vec<(usize, usize)> {
+    let mut open: Vec<(usize, usize)> = taken.iter().rev().copied().collect();
+    let mut seen: Vec<(usize, usize)> = Vec::new();
+    while let Some((at, path)) = open.pop() {
+        if seen.contains(&(at, path)) {
+            continue;
+        }
+        seen.push((at, path));
+        let s = &search.solved[at];
+        let steps = &s.found.paths[path].steps;
+        let subs = s.problem.configs.iter().zip(steps).filter_map(|(c, step)| c[step.config].sub);
+        open.extend(subs.collect::<Vec<_>>().into_iter().rev());
+    }
+    seen
+}
+
+/// Weights and pools of all functions that the paths `taken` use, as they are placed.
+pub(super) fn placed_values(search: &Search<'_>, taken: &[(usize, usize)]) -> Vec<(FuncId, Value, TensorType)> {
+    let mut all = Vec::new();
+    for (at, path) in reached(search, taken) {
+        let s = &search.solved[at];
+        let fixed = s.problem.slots.iter().filter_map(|(v, slot)| Some((v, slot.as_ref().filter(|s| s.fixed)?)));
+        all.extend(fixed.map(|(v, slot)| (s.func, v, search.world.on(&slot.ty, search.place(at, path, v)))));
+    }
+    all
 }
 
 fn placed(search: &Search<'_>, at: usize, path: usize, others: bool) -> Placed {

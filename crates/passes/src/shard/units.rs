@@ -11,6 +11,8 @@ use glmc_ir::placement::{DimRule, strip};
 use glmc_ir::shard_map::granule;
 use glmc_ir::ty::TensorType;
 
+use super::place::World;
+
 /// Most units tried for one dim; further ones are left out.
 pub const MOST_UNITS: usize = 4;
 /// Most rounds of carrying units over a function.
@@ -22,10 +24,10 @@ pub struct Units(SecondaryMap<Value, Vec<BTreeSet<u64>>>);
 
 impl Units {
     /// Those of `f`, with what callees ask of their operands.
-    pub fn of(m: &Module, f: &Function, rules: &[Option<DimRule>]) -> Self {
+    pub fn of(m: &Module, f: &Function, rules: &[Option<DimRule>], world: &World<'_>) -> Self {
         let mut units: SecondaryMap<Value, Vec<BTreeSet<u64>>> = SecondaryMap::new();
         for (v, data) in f.values.iter() {
-            units[v] = (0..data.ty.rank()).map(|d| BTreeSet::from([1, granule(&data.ty, d)])).collect();
+            units[v] = (0..data.ty.rank()).map(|d| stored(world, &data.ty, d)).collect();
         }
         let mut all = Units(units);
         for (inst, rule) in f.body.iter().zip(rules) {
@@ -34,7 +36,7 @@ impl Units {
                     // What a weight asks for is known here already; activations take it from the callee's weights.
                     let t = m.funcs[*func].ty(*p);
                     for d in 0..t.rank() {
-                        all.add(*a, d, &BTreeSet::from([granule(t, d)]));
+                        all.add(*a, d, &stored(world, t, d));
                     }
                 }
             }
@@ -95,6 +97,11 @@ impl Units {
         }
         grown
     }
+}
+
+/// The units in which dim `d` of `t` may be cut as it is stored.
+fn stored(world: &World<'_>, t: &TensorType, d: usize) -> BTreeSet<u64> {
+    [1, granule(t, d)].into_iter().chain(world.sub_unit(t, d)).collect()
 }
 
 /// How a reshape counts the dim at which it begins to differ: entries of the rest on both sides.

@@ -26,7 +26,7 @@ impl Stored {
         let mut bytes = vec![0u8; end as usize];
         for w in m.weights.values() {
             let part = &mut bytes[w.span.offset as usize..][..w.span.bytes as usize];
-            if let Some(q) = w.ty.elem.storage() {
+            if let Some(q) = w.ty.elem.in_file().storage() {
                 synth_blocks(q, 1, w.span.offset, 0, 0.5, part);
             }
         }

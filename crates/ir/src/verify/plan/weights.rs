@@ -27,7 +27,8 @@ fn at(w: &Recipe) -> String {
 
 /// `weight-size` and `weight-bounds`; whether slices of the span can be judged.
 fn span(plan: &Plan, w: &Recipe, out: &mut Findings) -> bool {
-    let Some(bytes) = w.ty.bytes(&SymValues::default()).filter(|b| *b == w.span.bytes) else {
+    let Some(bytes) = w.ty.with_elem(w.ty.elem.in_file()).bytes(&SymValues::default()).filter(|b| *b == w.span.bytes)
+    else {
         let m = format!("{} is {}, its span in the file has {} bytes", w.tensor, w.ty, w.span.bytes);
         out.push(Diagnostic::new("weight-size", m).at(at(w)).help("the span is the whole tensor of the file"));
         return false;
@@ -90,7 +91,7 @@ fn expected(plan: &Plan, w: &Recipe, rank: usize) -> Result<Slices, Diagnostic> 
 /// Slices that are not the rank's, by what they are instead.
 fn named(plan: &Plan, w: &Recipe, rank: usize, m: String) -> Diagnostic {
     let found = &w.slices[rank];
-    let block = w.ty.elem.block().1;
+    let block = w.ty.elem.in_file().block().1;
     let inside = |s: &Slice| {
         let from = s.offset.wrapping_sub(w.span.offset);
         !from.is_multiple_of(block)
