@@ -176,8 +176,10 @@ pub(super) fn cached_rows(t: &mut Table, latent: bool) {
     }
 }
 
-/// Pieces of a row of which one is rotated.
-const ROWS: [(u64, &[(&str, u64)], &str); 4] = [
+/// Tokens, the pieces of a row, and which is rotated.
+type RowCase = (u64, &'static [(&'static str, u64)], &'static str);
+
+const ROWS: [RowCase; 4] = [
     (1, &[("rope", 2), ("rest", 1)], "rope"),
     (5, &[("rest", 33), ("rope", 8)], "rope"),
     (3, &[("rope", 64), ("rest", 64)], "rope"),
