@@ -32,7 +32,11 @@ fn a_value_is_explained_in_every_phase() {
             }
             if p["kind"] == "buffer" {
                 let function = p["home"]["function"].as_str().unwrap();
-                assert!(function.starts_with(p["phase"].as_str().unwrap()), "{function}: {p}");
+                let (entry, short) = p["phase"].as_str().unwrap().split_once('.').map_or(
+                    (p["phase"].as_str().unwrap(), false),
+                    |(entry, _)| (entry, true),
+                );
+                assert!(function.starts_with(entry) && function.contains(".short") == short, "{function}: {p}");
                 assert!(!p["home"]["rules"].as_array().unwrap().is_empty(), "{p}");
                 assert!(p["offset"].is_number() && p["life"].is_array() && p["bytes"][0].as_u64() > Some(0), "{p}");
             }

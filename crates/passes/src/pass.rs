@@ -25,12 +25,23 @@ pub trait Pass {
     fn run(&self, m: &Module, cx: &mut PassCx) -> Result<Module, Diagnostic>;
 }
 
+/// An entry that does what another does for some of its steps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Variant {
+    /// The added entry.
+    pub entry: String,
+    /// The one that it stands beside.
+    pub of: String,
+}
+
 /// What passes share: the fuel of heuristic choices, and what was counted.
 #[derive(Debug, Default)]
 pub struct PassCx {
     fuel: Option<u64>,
     /// Rewrites made so far.
     pub rewrites: u64,
+    /// Entries that passes added, in order.
+    pub variants: Vec<Variant>,
     /// What saturation found, function by function.
     pub saturated: Vec<Saturated>,
     /// Where everything was placed, on several ranks.
@@ -41,7 +52,7 @@ impl PassCx {
     /// A context whose heuristic choices stop after `fuel` of them; `None` never stops. Bisecting `fuel` finds the
     /// rewrite that breaks a model.
     pub fn new(fuel: Option<u64>) -> Self {
-        PassCx { fuel, rewrites: 0, saturated: Vec::new(), sharded: None }
+        PassCx { fuel, rewrites: 0, variants: Vec::new(), saturated: Vec::new(), sharded: None }
     }
 
     /// Whether an optional rewrite may be made; counts it if so.
