@@ -3,7 +3,7 @@
 use super::support::{glmc, s, tiny};
 
 /// Every stage, in order; the usage error must list them.
-const STAGES: [&str; 6] = ["lift", "canonicalise", "saturate", "shard", "lower", "schedule"];
+const STAGES: [&str; 8] = ["lift", "canonicalise", "specialise", "saturate", "prune", "shard", "lower", "schedule"];
 
 fn emit(stage: &str) -> String {
     let dir = tempfile::tempdir().unwrap();

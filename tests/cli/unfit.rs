@@ -214,14 +214,18 @@ fn rename(v: &mut Value, from: &str, to: &str) {
     }
 }
 
-/// The verifier knows no names of symbols; the engine sets three.
+/// The verifier knows but the name of what is visible; the engine sets three symbols.
 #[test]
 fn symbols_under_other_names_are_refused() {
     let c = case();
     for sym in ["S", "T", "R"] {
-        let line = c.refused(&format!("{sym} called U"), |j| rename(j, sym, "U"));
+        // In one phase, where without it two would be for the same step.
+        let edit = |j: &mut Value| rename(if sym == "S" { &mut j["phases"][0] } else { j }, sym, "U");
+        let line = c.refused(&format!("{sym} called U"), edit);
         assert!(line.contains("has a symbol U, which nothing sets"), "{line}");
     }
+    let line = c.refused("S called U in all phases", |j| rename(j, "S", "U"));
+    assert!(line.contains("two decode phases are for 1 tokens"), "{line}");
     // Both are bounded by the chunk, and the engine tells them apart by name.
     c.refused("T and R exchanged", |j| {
         rename(j, "T", "U");

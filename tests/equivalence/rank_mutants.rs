@@ -38,7 +38,7 @@ fn model(dir: &Path) -> (u64, Compiled) {
     for seed in 0..64 {
         let mut rng = Rng(seed);
         let list: Vec<u32> = (0..4000).map(|_| rng.next() as u32).collect();
-        let path = dir.join("model.gguf");
+        let path = dir.join(format!("{seed}.gguf"));
         small_model::write(&mut Choices::new(&list), &base, &path);
         let c = compile_for(&path, &options, &target()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let steps = || c.plan.phases.iter().flat_map(|p| &p.steps);

@@ -37,26 +37,28 @@ type Results = Result<Vec<Value>, Diagnostic>;
 
 /// A case of the rule called `name`.
 pub(super) fn case(name: &str, rng: &mut Rng) -> Option<Case> {
-    made(name, rng, &|k| Some(match name {
-        "decode-in-consumer" => k.decode(),
-        "absorb-key-weight" | "absorb-value-weight" => k.expanded(name == "absorb-key-weight"),
-        "expand-key-weight" | "expand-value-weight" => k.absorbed(name == "expand-key-weight"),
-        "share-input" => k.share(),
-        "scale-of-scale" | "scale-by-one" => k.scales(name == "scale-by-one"),
-        "scale-into-indexer" => k.indexer(),
-        "scale-into-attention" => k.scaled_attention(),
-        "reshape-of-reshape" | "reshape-to-itself" => k.reshape(name == "reshape-to-itself"),
-        "piece-of-join" => k.piece_of_join(),
-        "join-of-pieces" => k.join_of_pieces(),
-        "fuse-swiglu" | "fuse-swiglu-pieces" => k.swiglu(name == "fuse-swiglu-pieces"),
-        "fuse-gate-up" => k.gate_up(),
-        "fuse-grouped-gate-up" => k.grouped_gate_up(),
-        "fuse-grouped-down" => k.grouped_down(),
-        "fuse-add-norm" => k.add_norm(),
-        "fuse-rope-join" | "fuse-latent-row" => k.rows(name == "fuse-latent-row"),
-        "attend-to-all" => k.selected(Select::Everything),
-        _ => return None,
-    }))
+    made(name, rng, &|k| {
+        Some(match name {
+            "decode-in-consumer" => k.decode(),
+            "absorb-key-weight" | "absorb-value-weight" => k.expanded(name == "absorb-key-weight"),
+            "expand-key-weight" | "expand-value-weight" => k.absorbed(name == "expand-key-weight"),
+            "share-input" => k.share(),
+            "scale-of-scale" | "scale-by-one" => k.scales(name == "scale-by-one"),
+            "scale-into-indexer" => k.indexer(),
+            "scale-into-attention" => k.scaled_attention(),
+            "reshape-of-reshape" | "reshape-to-itself" => k.reshape(name == "reshape-to-itself"),
+            "piece-of-join" => k.piece_of_join(),
+            "join-of-pieces" => k.join_of_pieces(),
+            "fuse-swiglu" | "fuse-swiglu-pieces" => k.swiglu(name == "fuse-swiglu-pieces"),
+            "fuse-gate-up" => k.gate_up(),
+            "fuse-grouped-gate-up" => k.grouped_gate_up(),
+            "fuse-grouped-down" => k.grouped_down(),
+            "fuse-add-norm" => k.add_norm(),
+            "fuse-rope-join" | "fuse-latent-row" => k.rows(name == "fuse-latent-row"),
+            "attend-to-all" => k.selected(Select::Everything),
+            _ => return None,
+        })
+    })
 }
 
 /// What `attend-to-all` must leave alone.

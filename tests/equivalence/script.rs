@@ -53,7 +53,8 @@ fn steps(plan: &Plan) -> Result<Vec<Step<'_>>, EvalError> {
     for s in STEPS {
         let seen = (s.2 + s.1.len() as i64) as u64;
         let named = plan.phase(s.0).ok_or_else(|| EvalError::new("no phase"))?;
-        let same = |p: &Phase| (p.kind, p.tokens) == (named.kind, named.tokens) && p.visible().is_none_or(|n| seen <= n);
+        let same =
+            |p: &Phase| (p.kind, p.tokens) == (named.kind, named.tokens) && p.visible().is_none_or(|n| seen <= n);
         all.extend(plan.phases.iter().enumerate().filter(|(_, p)| same(p)).map(|(i, _)| (i, s)));
     }
     all.into_iter().map(step).collect()

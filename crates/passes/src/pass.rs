@@ -42,6 +42,8 @@ pub struct PassCx {
     pub rewrites: u64,
     /// Entries that passes added, in order.
     pub variants: Vec<Variant>,
+    /// What rules made of functions before saturation.
+    pub specialised: Vec<Saturated>,
     /// What saturation found, function by function.
     pub saturated: Vec<Saturated>,
     /// Where everything was placed, on several ranks.
@@ -52,7 +54,14 @@ impl PassCx {
     /// A context whose heuristic choices stop after `fuel` of them; `None` never stops. Bisecting `fuel` finds the
     /// rewrite that breaks a model.
     pub fn new(fuel: Option<u64>) -> Self {
-        PassCx { fuel, rewrites: 0, variants: Vec::new(), saturated: Vec::new(), sharded: None }
+        PassCx {
+            fuel,
+            rewrites: 0,
+            variants: Vec::new(),
+            specialised: Vec::new(),
+            saturated: Vec::new(),
+            sharded: None,
+        }
     }
 
     /// Whether an optional rewrite may be made; counts it if so.

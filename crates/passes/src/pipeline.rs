@@ -18,7 +18,7 @@ use crate::specialise::{self, Specialise};
 pub fn passes(machine: &Machine) -> Vec<Box<dyn Pass>> {
     vec![
         Box::new(Canonicalise),
-        Box::new(Specialise),
+        Box::new(Specialise::new(machine.clone())),
         Box::new(Saturate::new(machine.clone())),
         Box::new(Prune),
         Box::new(Shard::new(machine.clone()).explained()),

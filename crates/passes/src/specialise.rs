@@ -1,10 +1,13 @@
-//! Pass `specialise`. Owns the variants of entries for short contexts. Never decides what a variant computes: that it may
-//! be less is for the rules to find, in its types.
+//! Pass `specialise`. Owns the variants of entries for short contexts. Never decides that a variant may compute less: that
+//! is for the rules to find, in its types.
 //!
 //! Before: an entry selects the `k` best of up to `S` positions, and `S` may be more than `k`. After: beside it stands
 //! `entry.short`, the same program over the symbol `S.short`, whose bound is `k`. There every selection holds all that is
-//! visible, whatever the scores are; rule `attend-to-all` needs nothing but that bound. Where the bound of `S` is at most
-//! `k` already, the entry itself is the variant.
+//! visible, whatever the scores are: rule `attend-to-all` ([`select`]) needs nothing but that bound. Where the bound of `S`
+//! is at most `k` already, the entry itself is the variant.
+//!
+//! These rules are applied here, before all others, and what they leave without a use goes: saturation would join it with
+//! what is used, as it joins everything that reads one input.
 //!
 //! Rules see one function. A selection that one function makes and another attends by is followed here: where every call
 //! of a function brings it all that its attention may see ([`Everything`]), the attention goes without, and the selection
@@ -18,6 +21,9 @@ use glmc_ir::graph::{Function, InstData, InstKind, Module, ValueDef};
 use glmc_ir::op::Op;
 use glmc_ir::ty::{Extent, Sym};
 
+use crate::egraph::Saturator;
+use crate::egraph::cost::Machine;
+use crate::egraph::rules::select;
 use crate::pass::{Pass, PassCx, Variant};
 use crate::prune;
 
@@ -26,9 +32,40 @@ pub const NAME: &str = "specialise";
 /// What names of variants, and of their symbols, end with.
 const SHORT: &str = ".short";
 
-/// See the module's page.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Specialise;
+/// The pass with its machine; see the module's page.
+#[derive(Clone, Debug)]
+pub struct Specialise {
+    saturator: Result<Saturator, Diagnostic>,
+    machine: Machine,
+}
+
+impl Specialise {
+    /// For a machine.
+    pub fn new(machine: Machine) -> Self {
+        Specialise { saturator: Saturator::new(select::RULES), machine }
+    }
+
+    /// Applies the rules on selections wherever something is selected; whether any was.
+    fn rewrite(&self, m: &mut Module, cx: &mut PassCx) -> Result<bool, Diagnostic> {
+        let saturator = self.saturator.as_ref().map_err(Clone::clone)?;
+        let mut machine = self.machine.clone();
+        machine.syms = machine.nominal(m);
+        let mut any = false;
+        let selects = |f: &Function| insts(f).any(|d| matches!(&d.kind, InstKind::Op(Op::TopK(_))));
+        for id in m.funcs.keys().collect::<Vec<_>>() {
+            if !selects(&m.funcs[id]) {
+                continue;
+            }
+            let found = saturator.function(m, &m.funcs[id], &machine, 1, &mut || cx.choose())?;
+            if !found.best[0].rules.is_empty() {
+                m.funcs[id] = found.best[0].function.clone();
+                cx.specialised.push(found);
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+}
 
 impl Pass for Specialise {
     fn name(&self) -> &'static str {
@@ -82,12 +119,11 @@ impl Pass for Specialise {
             }
             made.push(out.funcs.push(g));
         }
-        if made.is_empty() {
-            return Ok(out);
-        }
         attend_to_all(&mut out, &made);
         lifted.extend(called(m).into_iter().map(|f| m.funcs[f].name.clone()));
-        Ok(prune::prune(&without_uncalled(out, &lifted)))
+        let mut out = without_uncalled(out, &lifted);
+        let any = self.rewrite(&mut out, cx)?;
+        Ok(if any || !made.is_empty() { prune::prune(&out) } else { out })
     }
 }
 
