@@ -17,7 +17,7 @@ use crate::run::Files;
 
 /// Mutants that are counted for each class, and seeds that are tried for them.
 const WANTED: usize = 4;
-const SEEDS: u64 = 24;
+const SEEDS: u64 = 48;
 
 /// Whether a run without the verifier shows the bug: other numbers, or poison.
 fn counts(mutant: &Plan, files: &Files, right: &[f64]) -> bool {
