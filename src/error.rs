@@ -145,6 +145,7 @@ impl From<RuntimeError> for CliError {
         match e {
             RuntimeError::Io { path, message } => CliError { message, ..new("io", "io", Some(path)) },
             RuntimeError::Plan { path, code, message } => CliError { message, ..new("plan", code, Some(path)) },
+            RuntimeError::NoPhase { .. } => new("plan", "no-phase", None),
             RuntimeError::Request(_) => new("usage", "request", None),
             RuntimeError::Context(_) => new("usage", "context", None),
             RuntimeError::Memory { .. } => new("memory", "allocation", None),

@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "tests say how much they compared")]
 
 mod e2e {
+    mod boundary;
     mod chunks;
     mod context;
     mod cuts;

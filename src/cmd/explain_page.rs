@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use glmc_ir::plan::{PhaseKind, Plan};
-use glmc_passes::cost::{Bound, StepCost, step_costs};
+use glmc_ir::plan::Plan;
+use glmc_passes::cost::{Bound, StepCost, smallest_decode, step_costs};
 use glmc_passes::fit::Need;
 use glmc_passes::target::Target;
 
@@ -260,8 +260,7 @@ pub(super) fn page(
     d: &Decisions,
     tune_ctx: u64,
 ) -> Result<String, CliError> {
-    let decode =
-        plan.phases.iter().filter(|p| p.kind == PhaseKind::Decode).min_by_key(|p| p.tokens).or(plan.phases.first());
+    let decode = smallest_decode(plan, tune_ctx).or(plan.phases.first());
     let mut body = memory(needs, target.device.memory_bytes);
     if let Some(phase) = decode {
         let steps = step_costs(plan, phase, target, tune_ctx, 0).map_err(|e| CliError::internal(e.to_string()))?;

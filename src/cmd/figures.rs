@@ -108,14 +108,15 @@ impl Figures {
     }
 }
 
-/// Collectives of a step in which something travels: of the smallest decode phase, and of a prefill chunk.
+/// Collectives of a step in which something travels, at full context: of the smallest decode phase, and of a prefill
+/// chunk.
 pub(crate) fn collectives_json(plan: &Plan) -> Value {
     let travels = |s: &Step| match s.kernel.collective() {
         Some(c) => !matches!(c.kind, CollectiveKind::Shard { .. }),
         None => false,
     };
     let of = |kind: PhaseKind| {
-        let smallest = plan.phases.iter().filter(|p| p.kind == kind).min_by_key(|p| p.tokens);
+        let smallest = plan.phase_for(kind, 1, plan.limits.ctx).map(|i| &plan.phases[i]);
         smallest.map_or(0, |p| p.steps.iter().filter(|s| travels(s)).count())
     };
     json!({ "decode": of(PhaseKind::Decode), "prefill": of(PhaseKind::Prefill) })

@@ -234,7 +234,7 @@ fn plan(args: &InspectArgs) -> Result<(), CliError> {
             "predicted": figures.predicted_json(),
             "kernels": kernels(&plan),
             "collectives_per_step": figures::collectives_json(&plan),
-            "phases": plan.phases.iter().map(|p| json!({ "name": p.name, "tokens": p.tokens, "steps": p.steps.len(), "segments": p.segments.len(), "arena": p.arena_bytes })).collect::<Vec<_>>(),
+            "phases": plan.phases.iter().map(|p| json!({ "name": p.name, "kind": p.kind, "tokens": p.tokens, "visible": p.visible(), "steps": p.steps.len(), "segments": p.segments.len(), "arena": p.arena_bytes })).collect::<Vec<_>>(),
         }));
     }
     print_line(&format!(
@@ -258,7 +258,9 @@ fn plan(args: &InspectArgs) -> Result<(), CliError> {
         print_line(&format!("  {ty:<8} {n:>5} weights {}", human_bytes(*b)))?;
     }
     for p in &plan.phases {
-        print_line(&format!("  phase {:<10} {} steps, arena {}", p.name, p.steps.len(), human_bytes(p.arena_bytes)))?;
+        let most = p.visible().map_or_else(String::new, |n| format!("up to {n} visible positions, "));
+        let (name, steps, arena) = (&p.name, p.steps.len(), human_bytes(p.arena_bytes));
+        print_line(&format!("  phase {name:<14} {most}{steps} steps, arena {arena}"))?;
     }
     for (k, n) in kernels(&plan) {
         print_line(&format!("  kernel {k:<16} {n} launches"))?;

@@ -3,7 +3,8 @@
 use super::support::{glmc, s, tiny};
 
 /// Every stage, in order; the usage error must list them.
-const STAGES: [&str; 7] = ["lift", "canonicalise", "rotate", "saturate", "shard", "lower", "schedule"];
+const STAGES: [&str; 9] =
+    ["lift", "canonicalise", "rotate", "specialise", "saturate", "prune", "shard", "lower", "schedule"];
 
 fn emit(stage: &str) -> String {
     let dir = tempfile::tempdir().unwrap();

@@ -98,7 +98,10 @@ fn phases(json: &Value) -> Vec<(String, u64)> {
 fn phases_that_are_missing_are_refused() {
     let c = case();
     let all = phases(&c.json);
-    let largest = all.iter().filter(|(n, _)| n != "prefill").max_by_key(|(_, n)| *n).unwrap().0.clone();
+    let long = |n: &str| !n.ends_with(".short");
+    let decodes = all.iter().filter(|(n, _)| n.starts_with("decode") && long(n));
+    let largest = decodes.max_by_key(|(_, n)| *n).unwrap().0.clone();
+    assert_eq!(all.iter().filter(|(n, _)| !long(n)).count() * 2, all.len());
     for (i, (name, tokens)) in all.iter().enumerate() {
         let without = |j: &mut Value| {
             j["phases"].as_array_mut().unwrap().remove(i);
@@ -106,19 +109,27 @@ fn phases_that_are_missing_are_refused() {
         if *name == "prefill" || *name == largest {
             c.refused(&format!("without {name}"), without);
         } else {
-            // A larger bucket does what it did, padded.
+            // A larger bucket does what it did, padded, or the phase for any context does.
             c.accepted(&format!("without {name}"), without);
         }
         c.refused(&format!("{name} without tokens"), |j| set(j, &format!("/phases/{i}/tokens"), 0));
         for n in [tokens + 1, 1 << 31, u64::MAX] {
             let edit = |j: &mut Value| set(j, &format!("/phases/{i}/tokens"), n);
             // The prefill's is a bound; the rows of a decode phase are its bucket.
-            if name == "prefill" {
+            if name.starts_with("prefill") {
                 c.accepted(&format!("{name} of {n} tokens"), edit);
             } else {
                 c.refused(&format!("{name} of {n} tokens"), edit);
             }
         }
+    }
+    // What is for short contexts never stands in for what is for all.
+    for kind in ["decode", "prefill"] {
+        let line = c.refused(&format!("{kind} for short contexts only"), |j| {
+            let phases = j["phases"].as_array_mut().unwrap();
+            phases.retain(|p| p["kind"] != kind || p["name"].as_str().unwrap().ends_with(".short"));
+        });
+        assert!(line.contains("promises a context of 256 and has no") && line.contains(kind), "{line}");
     }
     c.refused("no phases", |j| j["phases"] = json!([]));
     c.refused("prefill of fewer tokens than a chunk", |j| {
@@ -128,6 +139,11 @@ fn phases_that_are_missing_are_refused() {
     let i = all.iter().position(|(n, _)| n == "prefill").unwrap();
     c.refused("prefill as decode", |j| set(j, &format!("/phases/{i}/kind"), "decode"));
     c.refused("decode as prefill", |j| set(j, "/phases/0/kind", "prefill"));
+    c.refused("two phases for one step", |j| {
+        let mut twin = j["phases"][0].clone();
+        twin["name"] = "twin".into();
+        j["phases"].as_array_mut().unwrap().push(twin);
+    });
 }
 
 #[test]
@@ -198,14 +214,18 @@ fn rename(v: &mut Value, from: &str, to: &str) {
     }
 }
 
-/// The verifier knows no names of symbols; the engine sets three.
+/// The verifier knows but the name of what is visible; the engine sets three symbols.
 #[test]
 fn symbols_under_other_names_are_refused() {
     let c = case();
     for sym in ["S", "T", "R"] {
-        let line = c.refused(&format!("{sym} called U"), |j| rename(j, sym, "U"));
+        // In one phase, where without it two would be for the same step.
+        let edit = |j: &mut Value| rename(if sym == "S" { &mut j["phases"][0] } else { j }, sym, "U");
+        let line = c.refused(&format!("{sym} called U"), edit);
         assert!(line.contains("has a symbol U, which nothing sets"), "{line}");
     }
+    let line = c.refused("S called U in all phases", |j| rename(j, "S", "U"));
+    assert!(line.contains("two decode phases are for 1 tokens"), "{line}");
     // Both are bounded by the chunk, and the engine tells them apart by name.
     c.refused("T and R exchanged", |j| {
         rename(j, "T", "U");

@@ -21,7 +21,7 @@ use super::models::bf16;
 use super::support::{compile, engine, prompts};
 
 /// The bf16 model with these indexer types.
-fn with_types(dir: &Path, types: [bool; 3]) -> PathBuf {
+pub(super) fn with_types(dir: &Path, types: [bool; 3]) -> PathBuf {
     let set = open(&bf16()).unwrap();
     let path = dir.join(format!("{}.gguf", types.map(|t| if t { 'F' } else { 'S' }).iter().collect::<String>()));
     let mut w = GgufWriter::from_set(&set).unwrap();

@@ -22,6 +22,9 @@ fn the_tiny_models_lift_and_compile() {
         let cpu = glmc_passes::target::Target::named("cpu").unwrap();
         let machine = glmc_passes::egraph::cost::Machine::new(&cpu, glmc_passes::cost::TUNE_CTX);
         let c = pipeline::run(lifted.module, &entries, &machine, None, &mut |_, _| {}).unwrap();
-        assert_eq!(c.scheduled.phases.len(), 4);
+        let most = c.scheduled.phases.iter().map(|p| (p.name.as_str(), p.visible().unwrap())).collect::<Vec<_>>();
+        let names = ["decode_1", "decode_2", "decode_4", "prefill"];
+        let short = ["decode_1.short", "decode_2.short", "decode_4.short", "prefill.short"];
+        assert_eq!(most, names.map(|n| (n, 4096)).into_iter().chain(short.map(|n| (n, 64))).collect::<Vec<_>>());
     }
 }

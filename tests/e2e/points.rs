@@ -15,7 +15,7 @@ use glmc_runtime::device::cpu::Output;
 use glmc_runtime::engine::{Engine, Want};
 
 use super::models::{bf16, with_floats};
-use super::support::{compile, engine, golden_json, golden_npy, prompts};
+use super::support::{compile, golden_json, golden_npy, long_engine, prompts};
 
 /// Values of one layer in the order they are computed; the first that differs is the one to look at.
 const ORDER: &[&str] = &[
@@ -47,7 +47,7 @@ type Values = HashMap<String, (Vec<usize>, Vec<f64>)>;
 
 /// What the CPU device computes for a prompt in one chunk.
 fn on_device(e: &mut Engine, prompt: &str) -> Values {
-    let prefill = e.plan().phases.iter().find(|p| p.name == "prefill").unwrap().clone();
+    let prefill = e.plan().phase("prefill").unwrap().clone();
     let mut seen = Values::new();
     let seq = e.start();
     let mut see = |step: usize, output: usize, shape: &[usize], data: Output<'_>| {
@@ -78,7 +78,7 @@ fn on_device(e: &mut Engine, prompt: &str) -> Values {
 
 #[test]
 fn the_cpu_device_computes_the_goldens() {
-    let mut e = engine(&compile(&bf16()));
+    let mut e = long_engine(&compile(&bf16()));
     for prompt in PROMPTS {
         let n = compare(prompt, &on_device(&mut e, prompt)).unwrap_or_else(|e| panic!("{e}"));
         println!("cpu {prompt}: {n} values compared");
@@ -138,7 +138,7 @@ fn the_interpreter_computes_the_goldens() {
 
 #[test]
 fn the_comparison_names_the_first_value_that_differs() {
-    let mut e = engine(&compile(&bf16()));
+    let mut e = long_engine(&compile(&bf16()));
     let seen = on_device(&mut e, "text400");
     let names: Vec<String> = order().map(|(_, ours, _)| ours).filter(|n| seen.contains_key(n)).collect();
     assert_eq!(names.len(), VALUES);
@@ -186,7 +186,7 @@ fn a_changed_weight_shows_where_it_acts() {
             }
             x.iter_mut().for_each(|x| *x *= 1.01);
         });
-        let error = compare("text65", &on_device(&mut engine(&compile(&path)), "text65")).unwrap_err();
+        let error = compare("text65", &on_device(&mut long_engine(&compile(&path)), "text65")).unwrap_err();
         println!("{tensor} changed: {error}");
         assert!(error.starts_with(&format!("text65: {value} is the first value that differs")), "{error}");
     }

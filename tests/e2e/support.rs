@@ -62,6 +62,17 @@ pub(crate) fn engine(plan: &Path) -> Engine {
     e
 }
 
+/// The same without the phases that are for short contexts.
+pub(crate) fn long_engine(plan: &Path) -> Engine {
+    let mut p = glmc_runtime::load::load(plan).unwrap().plan;
+    let (all, most) = (p.phases.len(), p.limits.ctx);
+    p.phases.retain(|x| x.visible().is_some_and(|n| n >= most));
+    assert!(p.phases.len() < all, "no phase is for short contexts");
+    let mut e = Engine::new(glmc_runtime::load::map_weights(p, plan).unwrap()).unwrap();
+    e.set_poison(true);
+    e
+}
+
 /// The 12 prompts in order: name and ids.
 pub(crate) fn prompts() -> Vec<(String, Vec<u32>)> {
     let all = golden_json("prompts.json");

@@ -9,6 +9,8 @@ use glmc_codegen_cuda::nvrtc::{Compiler, Unit};
 use glmc_codegen_cuda::program::{Choices, Program};
 use glmc_codegen_cuda::{Activations, Arch, Generated, emit};
 use glmc_frontend_gguf::arch::LiftOptions;
+use glmc_frontend_gguf::open;
+use glmc_frontend_gguf::write::GgufWriter;
 use glmc_ir::kernel::Access;
 use glmc_ir::placement::local_type;
 use glmc_ir::plan::{Mem, Phase, Plan, param};
@@ -32,6 +34,7 @@ struct Emulated {
     run: PlanRun,
     steps: usize,
     logits: Vec<f32>,
+    ran: Ran,
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
@@ -65,6 +68,7 @@ impl Device for Emulated {
         let values: Vec<u64> = phase.syms.keys().map(|s| syms.get(s).unwrap_or(0)).collect();
         let order = if self.steps.is_multiple_of(2) { Order::Rising } else { Order::Falling };
         self.steps += 1;
+        self.ran.lock().unwrap().push(phase.name.clone());
         let left = self.run.run(plan, index, &values, &vec![params.to_vec(); plan.target.ranks as usize], order);
         let left = left.map_err(|e| RuntimeError::Request(format!("phase {}: {e}", phase.name)))?;
         if let Some(see) = see {
@@ -125,12 +129,23 @@ fn far(got: &[f64], want: &[f64]) -> f64 {
     if got.len() == want.len() { worst } else { f64::INFINITY }
 }
 
-fn model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/tiny-Q4_K_M.gguf")
+/// The shipped model with an indexer that selects 5 positions: some steps of the script see fewer, some more.
+fn model(dir: &Path) -> PathBuf {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/tiny-Q4_K_M.gguf");
+    let set = open(&shipped).unwrap();
+    let mut w = GgufWriter::from_set(&set).unwrap();
+    w.set("glm-dsa.attention.indexer.top_k", 5u32);
+    let path = dir.join("model.gguf");
+    w.write(&path).unwrap();
+    path
 }
 
+/// Names of the phases that run, in order; the emulated device writes them down.
+type Ran = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
+
 fn check(target: &str, choices: &Choices, near: f64) {
-    let c = compile_for(&model(), &OPTIONS, &crate::run::machine(target).target)
+    let folder = tempfile::tempdir().unwrap();
+    let c = compile_for(&model(folder.path()), &OPTIONS, &crate::run::machine(target).target)
         .unwrap_or_else(|e| panic!("{target}: {e}"));
     let program = Program::new(&c.plan, Arch::Sm90, choices).unwrap_or_else(|e| panic!("{target}: {e}"));
     let kernels = program.kernels.len();
@@ -148,10 +163,13 @@ fn check(target: &str, choices: &Choices, near: f64) {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let run = PlanRun::new(&c.plan, program, &|rank, w| stored.weights[rank].bytes(w).to_vec(), dir);
     let run = run.unwrap_or_else(|e| panic!("{target}: {e}"));
-    let emulated = Emulated { run, steps: 0, logits: Vec::new() };
+    let ran = Ran::default();
+    let emulated = Emulated { run, steps: 0, logits: Vec::new(), ran: ran.clone() };
     let (want, shown) = script(Engine::new(loaded()).unwrap()).unwrap();
     let (got, seen) = script(Engine::on(loaded(), Box::new(emulated)).unwrap()).unwrap();
     assert_eq!(seen.len(), shown.len(), "{target}: other steps are shown");
+    let ran = ran.lock().unwrap().join(" ");
+    assert_eq!(ran, "prefill.short prefill prefill.short decode_1 decode_2 decode_1.short", "{target}");
     let mut worst = 0.0f64;
     for (at, w) in &shown {
         let d = far(&seen[at], w);
@@ -202,7 +220,8 @@ fn every_kernel_of_the_launch_programs_compiles_without_spills() {
         Err(e) => return println!("SKIPPED: {e}"),
     };
     for (target, arch) in [("cpu", Arch::Sm90), ("1x-h200", Arch::Sm120)] {
-        let c = compile_for(&model(), &OPTIONS, &crate::run::machine(target).target)
+        let folder = tempfile::tempdir().unwrap();
+        let c = compile_for(&model(folder.path()), &OPTIONS, &crate::run::machine(target).target)
             .unwrap_or_else(|e| panic!("{target}: {e}"));
         let program = Program::new(&c.plan, arch, &Choices::default()).unwrap_or_else(|e| panic!("{target}: {e}"));
         let groups: Vec<&[Generated]> = program.kernels.chunks(6).collect();

@@ -34,11 +34,11 @@ fn target() -> Target {
 /// The first random model whose plan has merges, other collectives, split blocks and caches.
 fn model(dir: &Path) -> (u64, Compiled) {
     let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gguf-bad/ok-base.gguf");
-    let options = LiftOptions { ctx: 16, max_batch: 1, cache_rows: 16, chunk: 4 };
+    let options = LiftOptions { ctx: 80, max_batch: 1, cache_rows: 80, chunk: 4 };
     for seed in 0..64 {
         let mut rng = Rng(seed);
         let list: Vec<u32> = (0..4000).map(|_| rng.next() as u32).collect();
-        let path = dir.join("model.gguf");
+        let path = dir.join(format!("{seed}.gguf"));
         small_model::write(&mut Choices::new(&list), &base, &path);
         let c = compile_for(&path, &options, &target()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let steps = || c.plan.phases.iter().flat_map(|p| &p.steps);

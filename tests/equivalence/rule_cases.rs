@@ -8,7 +8,7 @@ use glmc_ir::entities::Value;
 use glmc_ir::graph::Module;
 use glmc_ir::ops::*;
 use glmc_ir::quant::QuantType;
-use glmc_ir::ty::{Dim, Elem, TensorType};
+use glmc_ir::ty::{Dim, Elem, SymValues, TensorType};
 
 use crate::run::Rng;
 
@@ -19,6 +19,8 @@ pub(super) struct Case {
     pub(super) most: HashMap<&'static str, usize>,
     /// Whether small integers go through without rounding, so that both sides have equal bits.
     pub(super) exact: bool,
+    /// Values of the module's symbols.
+    pub(super) syms: SymValues,
 }
 
 struct Make<'r, 'm> {
@@ -26,40 +28,66 @@ struct Make<'r, 'm> {
     b: Builder<'m>,
     most: HashMap<&'static str, usize>,
     exact: bool,
+    /// Bounds and values of symbols.
+    bounds: SymValues,
+    syms: SymValues,
 }
 
 type Results = Result<Vec<Value>, Diagnostic>;
 
 /// A case of the rule called `name`.
 pub(super) fn case(name: &str, rng: &mut Rng) -> Option<Case> {
-    let empty = Module::default();
-    let mut k = Make { rng, b: Builder::new(&empty, "f"), most: HashMap::new(), exact: true };
-    let results = match name {
-        "decode-in-consumer" => k.decode(),
-        "absorb-key-weight" | "absorb-value-weight" => k.expanded(name == "absorb-key-weight"),
-        "expand-key-weight" | "expand-value-weight" => k.absorbed(name == "expand-key-weight"),
-        "share-input" => k.share(),
-        "scale-of-scale" | "scale-by-one" => k.scales(name == "scale-by-one"),
-        "scale-into-indexer" => k.indexer(),
-        "scale-into-attention" => k.scaled_attention(),
-        "reshape-of-reshape" | "reshape-to-itself" => k.reshape(name == "reshape-to-itself"),
-        "piece-of-join" => k.piece_of_join(),
-        "join-of-pieces" => k.join_of_pieces(),
-        "fuse-swiglu" | "fuse-swiglu-pieces" => k.swiglu(name == "fuse-swiglu-pieces"),
-        "fuse-gate-up" => k.gate_up(),
-        "fuse-grouped-gate-up" => k.grouped_gate_up(),
-        "fuse-grouped-down" => k.grouped_down(),
-        "fuse-add-norm" => k.add_norm(),
-        "fuse-rope-join" | "fuse-latent-row" => k.rows(name == "fuse-latent-row"),
-        "fuse-index-row" => k.index_row(),
-        _ => return None,
-    };
-    let results = results.unwrap_or_else(|e| panic!("a case of `{name}`: {e}"));
+    made(name, rng, &|k| {
+        Some(match name {
+            "decode-in-consumer" => k.decode(),
+            "absorb-key-weight" | "absorb-value-weight" => k.expanded(name == "absorb-key-weight"),
+            "expand-key-weight" | "expand-value-weight" => k.absorbed(name == "expand-key-weight"),
+            "share-input" => k.share(),
+            "scale-of-scale" | "scale-by-one" => k.scales(name == "scale-by-one"),
+            "scale-into-indexer" => k.indexer(),
+            "scale-into-attention" => k.scaled_attention(),
+            "reshape-of-reshape" | "reshape-to-itself" => k.reshape(name == "reshape-to-itself"),
+            "piece-of-join" => k.piece_of_join(),
+            "join-of-pieces" => k.join_of_pieces(),
+            "fuse-swiglu" | "fuse-swiglu-pieces" => k.swiglu(name == "fuse-swiglu-pieces"),
+            "fuse-gate-up" => k.gate_up(),
+            "fuse-grouped-gate-up" => k.grouped_gate_up(),
+            "fuse-grouped-down" => k.grouped_down(),
+            "fuse-add-norm" => k.add_norm(),
+            "fuse-rope-join" | "fuse-latent-row" => k.rows(name == "fuse-latent-row"),
+            "fuse-index-row" => k.index_row(),
+            "attend-to-all" => k.selected(Select::Everything),
+            _ => return None,
+        })
+    })
+}
+
+/// What `attend-to-all` must leave alone.
+pub(super) fn not_all(what: Select, rng: &mut Rng) -> Case {
+    made("attend-to-all", rng, &|k| Some(k.selected(what))).expect("a case")
+}
+
+/// How many of the positions a selection holds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Select {
+    /// All that there can be.
+    Everything,
+    /// Fewer than there can be.
+    Fewer,
+    /// All that other tokens may see.
+    OfOthers,
+}
+
+fn made(name: &str, rng: &mut Rng, make: &dyn Fn(&mut Make<'_, '_>) -> Option<Results>) -> Option<Case> {
+    let (empty, none) = (Module::default(), SymValues::default());
+    let b = Builder::new(&empty, "f");
+    let mut k = Make { rng, b, most: HashMap::new(), exact: true, bounds: none.clone(), syms: none };
+    let results = make(&mut k)?.unwrap_or_else(|e| panic!("a case of `{name}`: {e}"));
     let f = k.b.finish(results.into_iter().enumerate().map(|(i, v)| (format!("r{i}"), v)));
-    let (most, exact) = (k.most, k.exact);
-    let mut module = Module { name: "m".into(), ..Module::default() };
+    let (most, exact, syms) = (k.most, k.exact, k.syms);
+    let mut module = Module { name: "m".into(), syms: k.bounds.0, ..Module::default() };
     module.funcs.push(f);
-    Some(Case { module, most, exact })
+    Some(Case { module, most, exact, syms })
 }
 
 impl Make<'_, '_> {
@@ -275,6 +303,50 @@ impl Make<'_, '_> {
         let w = self.b.one(Scale { factor }, &[w])?;
         let tail = self.tail(t, q, s, false);
         self.b.op(IndexerScores { scale: 0.5 }, &[vec![x, k, w], tail].concat())
+    }
+
+    /// Attention to the best of scored positions, whose number is a constant or a symbol; keys in parts, with heads or
+    /// without.
+    fn selected(&mut self, what: Select) -> Results {
+        self.exact = false;
+        let (t, h, q, d) = (self.n(), self.n(), self.n(), self.n());
+        let most = 1 + self.n();
+        let (positions, now) = if self.rng.flip() {
+            let now = if what == Select::Fewer { most } else { 1 + self.rng.below(most as usize) as u64 };
+            self.bounds = self.bounds.clone().with("S", most);
+            self.syms = self.syms.clone().with("S", now);
+            (Dim::sym("S"), now)
+        } else {
+            (Dim::new(most), most)
+        };
+        let k = match what {
+            Select::Fewer => 1 + self.rng.below(most as usize - 1) as u64,
+            _ => most + self.rng.below(3) as u64,
+        };
+        let float = |b: &mut Builder<'_>, name: &str, dims: &[Dim]| {
+            b.param(name, TensorType::new(Elem::F32, dims.iter().cloned()))
+        };
+        let tail = self.tail(t, q, now, false);
+        let mut scored = tail.clone();
+        if what == Select::OfOthers {
+            scored[1] = self.i("other", &[t], now);
+        }
+        let (x, w) = (self.f("x", &[t, 2, d]), self.f("w", &[t, 2]));
+        let keys = float(&mut self.b, "keys", &[q.into(), positions.clone(), d.into()]);
+        let scores = self.b.one(IndexerScores { scale: 0.5 }, &[vec![x, keys, w], scored].concat())?;
+        let top = self.b.one(TopK { k }, &[scores])?;
+        let parts = 1 + self.rng.below(2);
+        let (mut qs, mut ks) = (Vec::new(), Vec::new());
+        for i in 0..parts {
+            let n = self.n();
+            qs.push(self.f(&format!("q{i}"), &[t, h, n]));
+            let head = if self.rng.flip() { vec![h.into()] } else { vec![] };
+            let dims = [vec![q.into(), positions.clone()], head, vec![n.into()]].concat();
+            ks.push(float(&mut self.b, &format!("k{i}"), &dims));
+        }
+        let v = float(&mut self.b, "v", &[q.into(), positions, h.into(), 3.into()]);
+        let args = [qs, ks, vec![v], tail, vec![top]].concat();
+        self.b.op(Attention { parts, scale: 0.3, selected: true }, &args)
     }
 
     fn scaled_attention(&mut self) -> Results {

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use glmc_ir::graph::{Function, Module};
 use glmc_ir::op::Op;
 use glmc_ir::text::print_module;
-use glmc_ir::ty::{SymValues, TensorType};
+use glmc_ir::ty::TensorType;
 use glmc_ir::verify::verify_module;
 use glmc_passes::egraph::cost::Cost;
 use glmc_passes::egraph::rules::{Rule, What, all};
 use glmc_passes::egraph::{Saturated, Saturator};
 
-use super::rule_cases::{Case, case};
+use super::rule_cases::{Case, Select, case, not_all};
 use crate::run::{Files, Rng, all_differ, random, run_global};
 
 /// Shapes tried for each rule.
@@ -58,19 +58,19 @@ fn both_sides(rule: Rule, c: &Case, rng: &mut Rng) -> Result<(), String> {
     after.funcs[id] = best.function.clone();
     let after = after.compacted();
     verify_module(&after).map_err(|e| format!("{e}\n{}", print_module(&after)))?;
-    let (f, none, files) = (&c.module.funcs[id], SymValues::default(), Files(Vec::new()));
+    let (f, syms, files) = (&c.module.funcs[id], &c.syms, Files(Vec::new()));
     for exact in [false, c.exact] {
         let mut args = Vec::new();
         for p in &f.params {
             let (name, ty) = (f.value_name(*p), f.ty(*p));
             let most = c.most.get(name.as_str()).copied().unwrap_or(0);
-            let mut t = random(ty, &none, rng, most);
+            let mut t = random(ty, syms, rng, most);
             if let (true, glmc_ir::tensor::Data::F(v)) = (exact, &mut t.data) {
                 v.iter_mut().for_each(|x| *x = (*x * 4.0).round());
             }
             args.push(t);
         }
-        let run = |m: &Module| run_global(m, &f.name, &files, &none, args.clone()).map_err(|e| e.to_string());
+        let run = |m: &Module| run_global(m, &f.name, &files, syms, args.clone()).map_err(|e| e.to_string());
         let (want, got) = (run(&c.module)?, run(&after)?);
         let tolerance = if exact { 0.0 } else { REAL };
         if let Some(d) = all_differ(&got, &want, tolerance) {
@@ -174,4 +174,35 @@ fn a_wrong_proposal_of_a_contract_is_not_taken() {
         let e = first_error(rule).expect("nothing is taken");
         assert!(e.contains("was not taken"), "{}: {e}", rule.name);
     }
+}
+
+/// Without its condition the rule `attend-to-all` is wrong, and seen to be; with it, it is not taken.
+#[test]
+fn a_selection_that_may_leave_something_out_stays() {
+    let always = changed("attend-to-all", |w| {
+        if let What::Rewrite { when, .. } = w {
+            *when = |_, m| {
+                let Op::Attention(a) = m.op("a") else { return None };
+                let all = glmc_ir::ops::Attention { selected: false, ..a.clone() };
+                m.bind_op("all", all);
+                Some(())
+            };
+        }
+    });
+    let rule = changed("attend-to-all", |_| ());
+    let mut caught = 0;
+    for seed in 0..SHAPES {
+        for what in [Select::Fewer, Select::OfOthers] {
+            let mut rng = Rng(seed);
+            let c = not_all(what, &mut rng);
+            let e = both_sides(rule, &c, &mut rng).expect_err("nothing is equal here");
+            assert!(e.contains("was not taken"), "{what:?}, shape {seed}: {e}");
+        }
+        let mut rng = Rng(seed);
+        let c = not_all(Select::Fewer, &mut rng);
+        let wrong = both_sides(always, &c, &mut rng);
+        caught += usize::from(wrong.is_err_and(|e| e.contains("element")));
+    }
+    println!("the rule without its condition is caught on {caught} of {SHAPES} shapes");
+    assert!(caught * 4 >= SHAPES as usize, "{caught}");
 }

@@ -29,8 +29,7 @@ const STEPS: [(&str, &[i64], i64); 3] =
     [("prefill", &[65, 300, 9, 1200], 0), ("decode_1", &[17], 4), ("decode_1", &[2000], 5)];
 
 fn steps(plan: &Plan) -> Result<Vec<Step<'_>>, EvalError> {
-    let step = |(name, tokens, at): (&str, &[i64], i64)| {
-        let index = plan.phases.iter().position(|p| p.name == name).ok_or_else(|| EvalError::new("no phase"))?;
+    let step = |(index, (_, tokens, at)): (usize, (&str, &[i64], i64))| {
         let phase = &plan.phases[index];
         let n = tokens.len();
         let seen = at + n as i64;
@@ -49,7 +48,16 @@ fn steps(plan: &Plan) -> Result<Vec<Step<'_>>, EvalError> {
         });
         Ok(Step { index, phase, syms, params: params.collect() })
     };
-    STEPS.into_iter().map(step).collect()
+    // Each step by every phase that admits it: the same rows are written again.
+    let mut all = Vec::new();
+    for s in STEPS {
+        let seen = (s.2 + s.1.len() as i64) as u64;
+        let named = plan.phase(s.0).ok_or_else(|| EvalError::new("no phase"))?;
+        let same =
+            |p: &Phase| (p.kind, p.tokens) == (named.kind, named.tokens) && p.visible().is_none_or(|n| seen <= n);
+        all.extend(plan.phases.iter().enumerate().filter(|(_, p)| same(p)).map(|(i, _)| (i, s)));
+    }
+    all.into_iter().map(step).collect()
 }
 
 /// All logits by the plan interpreter.

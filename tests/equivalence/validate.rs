@@ -48,8 +48,11 @@ fn every_pass_of_the_shipped_models_is_right() {
         let on = machine(target, ranks);
         let checked = check(&m, &entries, &on, None).unwrap_or_else(|e| panic!("{file} on {ranks} of {target}: {e}"));
         let names: Vec<&str> = checked.iter().map(|c| c.pass.as_str()).collect();
-        assert_eq!(names, ["canonicalise", "rotate", "saturate", "shard", "schedule"]);
+        let passes = ["canonicalise", "rotate", "specialise", "saturate", "prune", "shard", "schedule"];
+        assert_eq!(names, passes);
         assert!(checked.iter().all(|c| c.functions >= 3 && c.comparisons >= 6), "{checked:?}");
+        // Beside the functions themselves the variants of both decode entries and of prefill.
+        assert_eq!(checked[1].functions, checked[0].functions + 3);
         // The stand-in takes the rewrites of the module itself.
         let done = pipeline::run(m, &entries, &on, None, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"));
         let mut rewritten = 0;

@@ -5,7 +5,6 @@ use glmc_ir::graph::{Function, Module};
 use glmc_ir::interp::Arith;
 use glmc_ir::interp::plan::PlanInterp;
 use glmc_ir::interp::ranks::RankInterp;
-use glmc_ir::placement::strip;
 use glmc_ir::plan::{PhaseKind, Plan};
 use glmc_ir::tensor::{EvalError, Tensor};
 use glmc_ir::text::{print_module, print_plan};
@@ -53,19 +52,25 @@ fn rewritten(name: &str, m: &Module) -> Result<Module, String> {
         let mut cx = PassCx::new(fuel);
         let after = pass.run(m, &mut cx).map_err(|d| format!("`{name}`: {d}"))?;
         verify_module(&after).map_err(|e| format!("after `{name}` with fuel {fuel:?}: {e}"))?;
-        Ok::<_, String>((after, cx.rewrites))
+        Ok::<_, String>((after, cx))
     };
-    let (after, rewrites) = with(None, m)?;
+    let (after, cx) = with(None, m)?;
     if name == shard::NAME {
         placed(m)?;
     }
-    for fuel in 0..=rewrites {
-        let (after, _) = with(Some(fuel), m)?;
-        let other = |f: &&Function| !same_boundary(f, &after);
+    for fuel in 0..=cx.rewrites {
+        let (after, cx) = with(Some(fuel), m)?;
+        let at = |e: String| format!("`{name}` with fuel {fuel}: {e}");
+        let other = |f: &&Function| !after.func_named(&f.name).is_some_and(|id| comparable(f, &after.funcs[id]));
         if let Some(f) = m.funcs.values().find(|f| (f.entry || !pass.moves_boundaries()) && other(f)) {
-            return Err(format!("`{name}` with fuel {fuel} changes what @{} takes or gives", f.name));
+            return Err(at(format!("@{} takes or gives something else", f.name)));
         }
-        equivalent(m, &after, true).map_err(|e| format!("`{name}` with fuel {fuel}: {e}"))?;
+        equivalent(m, &after, true).map_err(at)?;
+        for v in &cx.variants {
+            let func = |m: &Module, name: &str| m.func_named(name).ok_or(format!("there is no @{name}"));
+            let (of, made) = (func(m, &v.of)?, func(&after, &v.entry)?);
+            same((m, &m.funcs[of]), (&after, &after.funcs[made]), true).map_err(at)?;
+        }
     }
     if pass.idempotent() && with(None, &after)?.0.compacted() != after.compacted() {
         return Err(format!("`{name}` changes its own result"));
@@ -114,42 +119,77 @@ fn small(m: &Module, rng: &mut Rng) -> SymValues {
     SymValues(m.syms.iter().map(|(s, n)| (s.clone(), 1 + rng.below(3.min(*n as usize)) as u64)).collect())
 }
 
-/// Whether `after` has the function, taking and giving the same values, wherever they lie.
-fn same_boundary(f: &Function, after: &Module) -> bool {
-    let whole = |f: &Function| {
-        let mut f = f.clone();
-        f.values.values_mut().for_each(|v| v.ty = strip(&v.ty));
-        f
-    };
-    after.func_named(&f.name).is_some_and(|id| whole(&after.funcs[id]).same_boundary(&whole(f)))
+/// Whether `g` takes and gives what `f` does, or some of it.
+fn comparable(f: &Function, g: &Function) -> bool {
+    let params = |f: &Function| f.params.iter().map(|p| f.value_name(*p)).collect::<Vec<_>>();
+    let (takes, takes_now) = (params(f), params(g));
+    takes_now.iter().all(|name| takes.contains(name))
+        && g.results.iter().all(|(name, _)| f.results.iter().any(|(n, _)| n == name))
 }
 
-/// Every function that takes and gives the same gives it on random operands before and after; how many comparisons were
-/// made. `all` demands one of each function.
+/// Every function that takes and gives the same before and after gives it on random operands, and every entry does; how
+/// many comparisons were made. `all` demands one of each function.
 pub(crate) fn equivalent(before: &Module, after: &Module, all: bool) -> Result<usize, String> {
-    let files = Files::synth(before);
     let mut total = 0;
-    // What was moved between functions shows in those that call them.
-    for f in before.funcs.values().filter(|f| f.entry || same_boundary(f, after)) {
-        let mut answered = 0;
-        for seed in 0..SEEDS {
-            let mut rng = Rng(seed);
-            let syms = small(before, &mut rng);
-            let args = operands(f, &syms, &mut rng, seed as usize % 3);
-            // Random ids may lie outside what they index; then there is nothing to compare.
-            let Ok(want) = run_global(before, &f.name, &files, &syms, args.clone()) else { continue };
-            let got = run_global(after, &f.name, &files, &syms, args).map_err(|e| format!("@{}: {e}", f.name))?;
-            if let Some(d) = all_differ(&got, &want, REAL) {
-                return Err(format!("@{} on seed {seed}: {d}", f.name));
+    for f in before.funcs.values() {
+        match after.func_named(&f.name) {
+            // What was moved between functions shows in those that call them.
+            Some(id) if f.entry || comparable(f, &after.funcs[id]) => {
+                total += same((before, f), (after, &after.funcs[id]), all)?
             }
-            answered += 1;
+            Some(_) => {}
+            None if f.entry => return Err(format!("@{} is gone", f.name)),
+            None => {}
         }
-        if answered == 0 && all {
-            return Err(format!("@{} has no answer on any random operands", f.name));
-        }
-        total += answered;
     }
     Ok(total)
+}
+
+/// A function of `before` and one of `after` give the same on random operands: those and results of one name are one.
+/// What `after` lacks must be what nothing reads.
+fn same((before, f): (&Module, &Function), (after, g): (&Module, &Function), all: bool) -> Result<usize, String> {
+    let files = Files::synth(before);
+    let named = |f: &Function, all: Vec<Tensor>| -> Vec<(String, Tensor)> {
+        f.params.iter().map(|p| f.value_name(*p)).zip(all).collect()
+    };
+    let mut answered = 0;
+    for seed in 0..SEEDS {
+        let mut rng = Rng(seed);
+        let mut syms = small(after, &mut rng);
+        for (s, _) in &before.syms {
+            // What counts one thing has one value.
+            let tight = after.syms.keys().filter(|t| t.base() == *s).filter_map(|t| syms.get(t)).min();
+            let n = tight.ok_or("a symbol is gone")?;
+            after.syms.keys().filter(|t| t.base() == *s).for_each(|t| syms.0[t] = n);
+        }
+        let args = operands(f, &syms, &mut rng, seed as usize % 3);
+        let by_name = named(f, args.clone());
+        // Random ids may lie outside what they index; then there is nothing to compare.
+        let Ok(want) = run_global(before, &f.name, &files, &syms, args) else { continue };
+        let mut own = Vec::new();
+        for p in &g.params {
+            let name = g.value_name(*p);
+            let (_, t) = by_name.iter().find(|(n, _)| *n == name).ok_or(format!("@{}: %{name} is new", g.name))?;
+            own.push(t.clone());
+        }
+        let got = run_global(after, &g.name, &files, &syms, own).map_err(|e| format!("@{}: {e}", g.name))?;
+        let mut kept = Vec::new();
+        for ((name, v), t) in f.results.iter().zip(want) {
+            if g.result_named(name).is_some() {
+                kept.push(t);
+            } else if f.entry && !f.ty(*v).state {
+                return Err(format!("@{}: its result {name} is gone", g.name));
+            }
+        }
+        if let Some(d) = all_differ(&got, &kept, REAL) {
+            return Err(format!("@{} on seed {seed}: {d}", g.name));
+        }
+        answered += 1;
+    }
+    if answered == 0 && all {
+        return Err(format!("@{} has no answer on any random operands", f.name));
+    }
+    Ok(answered)
 }
 
 /// Plans of a sharded module's entries for every mesh of 1, 2, 4 and 8 ranks: verified, and the ranks, each with its own

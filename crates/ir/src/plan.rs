@@ -173,7 +173,8 @@ pub struct Phase {
     pub kind: PhaseKind,
     /// Tokens of one step: exactly (decode) or at most (prefill).
     pub tokens: u64,
-    /// Bounds of the symbols. Their values are set a step; memory is sized by the bounds.
+    /// Bounds of the symbols. Their values are set a step; memory is sized by the bounds. Phases of one kind and as many
+    /// tokens differ in the bound of [`param::VISIBLE`]: what a tighter one computes holds for shorter contexts only.
     pub syms: IndexMap<Sym, u64>,
     /// What the host writes before the step.
     #[serde(with = "as_list")]
@@ -368,6 +369,13 @@ impl Plan {
         self.phases.iter().find(|p| p.name == name)
     }
 
+    /// The index of the phase of this kind for a step of `tokens` tokens whose longest sequence sees `visible` positions:
+    /// of those that admit it, the one with the fewest tokens, then with the tightest bound of visible positions.
+    pub fn phase_for(&self, kind: PhaseKind, tokens: u64, visible: u64) -> Option<usize> {
+        let fit = self.phases.iter().enumerate().filter(|(_, p)| p.kind == kind && p.admits(tokens, visible));
+        fit.min_by_key(|(_, p)| (p.tokens, p.visible().unwrap_or(u64::MAX))).map(|(i, _)| i)
+    }
+
     /// Bytes of all weights of one rank.
     pub fn weight_bytes(&self, rank: usize) -> u64 {
         self.weights.values().map(|w| w.held(&self.mesh, rank)).fold(0, u64::saturating_add)
@@ -385,6 +393,16 @@ impl Phase {
         self.overlaps.iter().find(|o| o.step == step).map(|o| o.done)
     }
 
+    /// The most positions that a token of a step may see; none where nothing depends on their number.
+    pub fn visible(&self) -> Option<u64> {
+        self.syms.get(&Sym::from(param::VISIBLE)).copied()
+    }
+
+    /// Whether a step of so many tokens, the longest sequence of which sees `visible` positions, may run as this phase.
+    pub fn admits(&self, tokens: u64, visible: u64) -> bool {
+        tokens <= self.tokens && self.visible().is_none_or(|most| visible <= most)
+    }
+
     /// The parameter called `name`.
     pub fn param_named(&self, name: &str) -> Option<ParamId> {
         self.params.iter().find(|(_, p)| p.name == name).map(|(id, _)| id)
@@ -396,6 +414,8 @@ impl Phase {
 /// All are `i32`. `T` tokens are processed, of `Q` sequences; the longest of them has `S` visible positions; logits are
 /// wanted for `R` tokens. A padded token has row -1 and length 0.
 pub mod param {
+    /// The symbol that counts visible positions.
+    pub const VISIBLE: &str = "S";
     /// `[T]` token ids.
     pub const TOKENS: &str = "tokens";
     /// `[T]` positions in their sequences.

@@ -45,6 +45,13 @@ name_type!(
     /// A bounded symbol: an extent whose current value is a step parameter and whose bound sizes memory.
     Sym
 );
+impl Sym {
+    /// What it counts. Entries of one module may bound one count apart: `S.short` is `S` where it is at most so much.
+    pub fn base(&self) -> Sym {
+        self.0.split_once('.').map_or_else(|| self.clone(), |(base, _)| base.into())
+    }
+}
+
 name_type!(
     /// An axis of the device mesh, such as `tp`.
     Axis

@@ -56,6 +56,11 @@ const CASES: &[Case] = &[
     ("bad-phase", |p| p.phases[1].tokens = 0),
     ("bad-phase", |p| p.phases[1].name = "prefill".into()),
     ("bad-phase", |p| p.phases.clear()),
+    ("bad-phase", |p| {
+        let mut twin = p.phases[1].clone();
+        twin.name = "twin".into();
+        p.phases.push(twin);
+    }),
     ("plan-bad-id", |p| p.phases[0].steps[1].args[0].mem = Mem::Buf(BufId::from_u32(99))),
     ("kernel-attribute", |p| match &mut p.phases[0].steps[6].kernel {
         Kernel::Attention(a) => a.0.parts = usize::MAX,

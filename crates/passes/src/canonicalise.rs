@@ -53,7 +53,7 @@ impl Pass for Canonicalise {
 }
 
 /// The instructions that a result or a state depends on, in order.
-fn live_insts(f: &Function) -> Vec<Inst> {
+pub(crate) fn live_insts(f: &Function) -> Vec<Inst> {
     let mut used: Vec<Value> = f.results.iter().map(|(_, v)| *v).collect();
     let mut live = Vec::new();
     for inst in f.body.iter().rev() {

@@ -13,7 +13,7 @@ mod tests;
 pub use collective::{CollectiveCost, Exchange, Form, collective};
 pub use experts::{Spread, fullest};
 pub use overlap::{StepTime, step_time};
-pub use phase::{PhaseCost, TokenBytes, bytes_per_token, decode, local_bytes, phase_costs};
+pub use phase::{PhaseCost, TokenBytes, bytes_per_token, decode, local_bytes, phase_costs, smallest_decode};
 pub use step::{Bound, StepCost, step_costs};
 
 use std::ops::AddAssign;

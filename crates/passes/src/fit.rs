@@ -4,7 +4,7 @@ use std::fmt;
 
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::placement::local_type;
-use glmc_ir::plan::{Limits, Phase, PhaseKind, Plan};
+use glmc_ir::plan::{Limits, Phase, PhaseKind, Plan, param};
 use glmc_ir::ty::{Extent, Sym, SymValues, TensorType};
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -176,7 +176,7 @@ impl Fit<'_> {
     fn needs_at(&self, limits: &Limits) -> Result<Vec<Need>, Diagnostic> {
         let plan = self.plan;
         let kept = |p: &&Phase| p.kind != PhaseKind::Decode || p.tokens <= limits.max_batch;
-        let phases: Vec<&Phase> = plan.phases.iter().filter(kept).collect();
+        let phases: Vec<&Phase> = plan.phases.iter().filter(kept).filter(|p| !self.replaced(p, limits)).collect();
         let mut arena = 0;
         for phase in &phases {
             arena = arena.max(self.arena_bytes(phase, limits)?);
@@ -221,7 +221,7 @@ impl Fit<'_> {
     fn slot_bytes(&self, phase: &Phase, limits: &Limits) -> Result<u64, Diagnostic> {
         let mut syms = phase.bounds();
         if !self.same_steps(limits) {
-            syms.0.iter_mut().for_each(|(sym, bound)| *bound = bound_at(sym, limits));
+            syms.0.iter_mut().for_each(|(sym, bound)| *bound = self.bound_at(sym, *bound, limits));
         }
         let mut most = 0;
         for step in &phase.steps {
@@ -238,6 +238,25 @@ impl Fit<'_> {
         (limits.ctx, limits.chunk) == (own.ctx, own.chunk)
     }
 
+    /// Whether a phase for shorter contexts does all that `phase` is for at these limits, so that it would not be made.
+    fn replaced(&self, phase: &Phase, limits: &Limits) -> bool {
+        let does = |p: &Phase| {
+            let tighter = p.visible().is_some_and(|n| n >= limits.ctx && phase.visible().is_some_and(|own| n < own));
+            (p.kind, p.tokens) == (phase.kind, phase.tokens) && tighter
+        };
+        self.plan.phases.iter().any(does)
+    }
+
+    /// What bounds a phase's symbol at other limits, where `bound` does now: visible positions of a phase for any context
+    /// follow the limits, those of a phase for short ones stay; every other symbol counts the tokens of a prefill step.
+    fn bound_at(&self, sym: &Sym, bound: u64, limits: &Limits) -> u64 {
+        match sym.as_str() {
+            param::VISIBLE if bound < self.plan.limits.ctx => bound.min(limits.ctx),
+            param::VISIBLE => limits.ctx,
+            _ => limits.chunk,
+        }
+    }
+
     /// The arena of `phase` with its symbols bounded by `limits`.
     fn arena_bytes(&self, phase: &Phase, limits: &Limits) -> Result<u64, Diagnostic> {
         if self.same_steps(limits) {
@@ -245,16 +264,11 @@ impl Fit<'_> {
         }
         let mut phase = phase.clone();
         for (sym, bound) in &mut phase.syms {
-            *bound = bound_at(sym, limits);
+            *bound = self.bound_at(sym, *bound, limits);
         }
         schedule::place(&mut phase, &self.plan.mesh)?;
         Ok(phase.arena_bytes)
     }
-}
-
-/// The bound of a phase's symbol: `S` counts visible positions, every other the tokens of a prefill step.
-fn bound_at(sym: &Sym, limits: &Limits) -> u64 {
-    if sym.as_str() == "S" { limits.ctx } else { limits.chunk }
 }
 
 /// A pool with another number of rows.

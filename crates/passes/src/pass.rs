@@ -61,6 +61,15 @@ pub enum Choice {
     },
 }
 
+/// An entry that does what another does for some of its steps.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Variant {
+    /// The added entry.
+    pub entry: String,
+    /// The one that it stands beside.
+    pub of: String,
+}
+
 /// What passes share: what is settled of heuristic choices, and what was counted.
 #[derive(Debug, Default)]
 pub struct PassCx {
@@ -69,6 +78,10 @@ pub struct PassCx {
     met: Vec<bool>,
     /// Rewrites made so far.
     pub rewrites: u64,
+    /// Entries that passes added, in order.
+    pub variants: Vec<Variant>,
+    /// What rules made of functions before saturation.
+    pub specialised: Vec<Saturated>,
     /// What saturation found, function by function.
     pub saturated: Vec<Saturated>,
     /// Where everything was placed, on several ranks.

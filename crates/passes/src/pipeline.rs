@@ -8,17 +8,21 @@ use crate::canonicalise::{self, Canonicalise};
 use crate::egraph::cost::Machine;
 use crate::egraph::{self, Saturate};
 use crate::lower::{self, Lowered};
-use crate::pass::{Choices, Pass, PassCx, PassError, Timing};
+use crate::pass::{Choices, Pass, PassCx, PassError, Timing, Variant};
+use crate::prune::{self, Prune};
 use crate::rotate::{self, Rotate};
 use crate::schedule::{self, EntryInfo, Scheduled};
 use crate::shard::{self, Shard};
+use crate::specialise::{self, Specialise};
 
 /// The module passes in order, for a machine.
 pub fn passes(machine: &Machine) -> Vec<Box<dyn Pass>> {
     vec![
         Box::new(Canonicalise),
         Box::new(Rotate),
+        Box::new(Specialise::new(machine.clone())),
         Box::new(Saturate::new(machine.clone())),
+        Box::new(Prune),
         Box::new(Shard::new(machine.clone()).explained()),
     ]
 }
@@ -31,7 +35,8 @@ pub const LOWER: &str = "lower";
 pub const SCHEDULE: &str = "schedule";
 
 /// The names of all stages that `--emit after=NAME` knows, in order.
-pub const STAGES: [&str; 7] = [LIFT, canonicalise::NAME, rotate::NAME, egraph::NAME, shard::NAME, LOWER, SCHEDULE];
+pub const STAGES: [&str; 9] =
+    [LIFT, canonicalise::NAME, rotate::NAME, specialise::NAME, egraph::NAME, prune::NAME, shard::NAME, LOWER, SCHEDULE];
 
 /// What compiling gave, besides the plan's parts.
 #[derive(Debug)]
@@ -88,7 +93,8 @@ pub fn run(
     let lowered = lower::lower(&module, &mut cx).map_err(failed(LOWER))?;
     timings.push(Timing { name: LOWER.into(), time: start.elapsed() });
     let start = Instant::now();
-    let scheduled = schedule::schedule_for(&module, &lowered, entries, machine, &mut cx).map_err(failed(SCHEDULE))?;
+    let entries = with_variants(entries, &cx);
+    let scheduled = schedule::schedule_for(&module, &lowered, &entries, machine, &mut cx).map_err(failed(SCHEDULE))?;
     timings.push(Timing { name: SCHEDULE.into(), time: start.elapsed() });
     Ok(Compiled {
         module,
@@ -99,6 +105,15 @@ pub fn run(
         saturated: cx.saturated,
         sharded: cx.sharded,
     })
+}
+
+/// The entries that phases are made of: also those that passes added, after those that were asked for.
+pub(crate) fn with_variants(entries: &[EntryInfo], cx: &PassCx) -> Vec<EntryInfo> {
+    let like = |v: &Variant| {
+        let of = entries.iter().find(|e| e.func == v.of)?;
+        Some(EntryInfo { func: v.entry.clone(), ..of.clone() })
+    };
+    entries.iter().cloned().chain(cx.variants.iter().filter_map(like)).collect()
 }
 
 fn verify(pass: &str, m: &Module, timings: &mut Vec<Timing>) -> Result<(), PassError> {

@@ -26,7 +26,7 @@ use serde::Serialize;
 
 use crate::egraph::cost::Machine;
 use crate::lower;
-use crate::pass::{Choices, Pass, PassCx};
+use crate::pass::{Choices, Pass, PassCx, Variant};
 use crate::pipeline;
 use crate::schedule::{self, EntryInfo};
 use numbers::{In, Stored};
@@ -120,6 +120,8 @@ fn checked(
         let after = pass.run(&module, &mut cx).map_err(|d| different(name, "module", d.to_string()))?;
         verify_module(&after).map_err(|e| different(name, "module", e.to_string()))?;
         let mut checked = equal(pass.as_ref(), &module, &after)?;
+        let mut added = cx.variants.iter().filter(|v| module.func_named(&v.entry).is_none());
+        added.try_for_each(|v| variant(name, &module, &after, v, &mut checked))?;
         for s in cx.saturated.drain(..) {
             let rules = s.best.first().map(|b| &b.rules).into_iter().flatten();
             checked.rules.insert(s.name.clone(), rules.map(|(r, n)| ((*r).to_owned(), *n)).collect());
@@ -127,24 +129,66 @@ fn checked(
         out.push(checked);
         module = after;
     }
-    out.push(plan(&module, entries, machine, &mut cx)?);
+    let entries = pipeline::with_variants(entries, &cx);
+    out.push(plan(&module, &entries, machine, &mut cx)?);
     Ok(out)
 }
 
-/// What `f` of `m` gives.
-fn run(m: &Module, f: &Function, stored: &Stored, seed: u64) -> Result<Vec<Tensor>, EvalError> {
-    let id = m.func_named(&f.name).ok_or_else(|| EvalError::new("it is gone"))?;
-    let syms = numbers::symbols(m, TOKENS);
-    let args = numbers::operands(&m.funcs[id], &syms, seed)?;
+/// Named results of a function.
+type Named = Vec<(String, Tensor)>;
+
+/// What the function called `name` of `m` gives, at as many tokens as `n`.
+fn run(m: &Module, name: &str, stored: &Stored, n: u64, seed: u64) -> Result<Named, EvalError> {
+    let id = m.func_named(name).ok_or_else(|| EvalError::new("it is gone"))?;
+    let f = &m.funcs[id];
+    let syms = numbers::symbols(m, n);
+    let args = numbers::operands(f, &syms, seed)?;
     let weights = In(m, stored);
-    if m.mesh.is_empty() {
+    let results = if m.mesh.is_empty() {
         Interp::new(m, Arith::Real, syms, &weights).run(id, args)
     } else {
         RankInterp::new(m, Arith::Real, syms, &weights).run(id, args)
-    }
+    };
+    Ok(f.results.iter().map(|(name, _)| name.clone()).zip(results?).collect())
 }
 
-/// Every function that is on both sides gives the same.
+/// Runs a function of `before` and one of `after` and compares what both return under one name. Results that `after` lacks
+/// must be ones that may go: a pool that nothing reads, or what no call of a function uses.
+fn same(
+    pass: &str,
+    stored: &Stored,
+    (before, f): (&Module, &Function),
+    (after, g): (&Module, &Function),
+    out: &mut Checked,
+) -> Result<(), Different> {
+    let bad = |why: String| different(pass, &g.name, why);
+    let n = numbers::tokens(before, f, TOKENS).min(numbers::tokens(after, g, TOKENS));
+    let may_go = |name: &String| !f.entry || f.result_named(name).is_some_and(|v| f.ty(v).state);
+    let mut numbers = false;
+    for seed in 0..SEEDS {
+        let want = run(before, &f.name, stored, n, seed).map_err(|e| bad(format!("before: {e}")))?;
+        let got = run(after, &g.name, stored, n, seed).map_err(|e| bad(format!("after: {e}")))?;
+        let names: Vec<&String> = got.iter().map(|(name, _)| name).collect();
+        if let Some((lost, _)) = want.iter().find(|(name, _)| !names.contains(&name) && !may_go(name)) {
+            return Err(bad(format!("its result `{lost}` is gone")));
+        }
+        let want: Named = want.into_iter().filter(|(name, _)| names.contains(&name)).collect();
+        if !want.iter().map(|(name, _)| name).eq(names) {
+            return Err(bad("its results have other names, or another order".into()));
+        }
+        let values = |all: Named| all.into_iter().map(|(_, t)| t).collect::<Vec<_>>();
+        let (got, want) = (values(got), values(want));
+        compare(out, &got, &want).map_err(bad)?;
+        numbers |= numbers::has_numbers(&want);
+    }
+    if !numbers {
+        return Err(bad("it gives no numbers, so nothing was checked".into()));
+    }
+    out.functions += 1;
+    Ok(())
+}
+
+/// Every function that is on both sides gives the same; every entry is.
 fn equal(by: &dyn Pass, before: &Module, after: &Module) -> Result<Checked, Different> {
     let pass = by.name();
     let stored = Stored::of(before);
@@ -157,20 +201,21 @@ fn equal(by: &dyn Pass, before: &Module, after: &Module) -> Result<Checked, Diff
         by.moves_boundaries() && !other.is_some_and(|g| g.same_boundary(f))
     };
     for f in before.funcs.values().filter(|f| f.entry || !placed && !moved(f)) {
-        let bad = |why: String| different(pass, &f.name, why);
-        let mut numbers = false;
-        for seed in 0..SEEDS {
-            let want = run(before, f, &stored, seed).map_err(|e| bad(format!("before: {e}")))?;
-            let got = run(after, f, &stored, seed).map_err(|e| bad(format!("after: {e}")))?;
-            compare(&mut out, &got, &want).map_err(bad)?;
-            numbers |= numbers::has_numbers(&want);
+        match after.func_named(&f.name) {
+            Some(id) => same(pass, &stored, (before, f), (after, &after.funcs[id]), &mut out)?,
+            None if f.entry => return Err(different(pass, &f.name, "it is gone")),
+            None => {}
         }
-        if !numbers {
-            return Err(bad("it gives no numbers, so nothing was checked".into()));
-        }
-        out.functions += 1;
     }
     Ok(out)
+}
+
+/// An entry that a pass added gives what the one that it stands beside does, within its own bounds.
+fn variant(pass: &str, before: &Module, after: &Module, v: &Variant, out: &mut Checked) -> Result<(), Different> {
+    let (Some(of), Some(made)) = (before.func_named(&v.of), after.func_named(&v.entry)) else {
+        return Err(different(pass, &v.entry, format!("it, or @{}, is not there", v.of)));
+    };
+    same(pass, &Stored::of(before), (before, &before.funcs[of]), (after, &after.funcs[made]), out)
 }
 
 fn compare(out: &mut Checked, got: &[Tensor], want: &[Tensor]) -> Result<(), String> {
@@ -223,11 +268,12 @@ fn plan(m: &Module, entries: &[EntryInfo], machine: Option<&Machine>, cx: &mut P
             return Err(bad("the plan lacks it".into()));
         };
         let f = &m.funcs[id];
-        let syms = numbers::symbols(m, TOKENS);
+        let n = numbers::tokens(m, f, TOKENS);
+        let syms = numbers::symbols(m, n);
         for seed in 0..SEEDS {
             let text = |e: EvalError| bad(e.to_string());
-            let want = run(m, f, &stored, seed).map_err(text)?;
-            let values = f.results.iter().zip(want).filter(|((_, v), _)| !f.ty(*v).state).map(|(_, t)| t);
+            let want = run(m, &f.name, &stored, n, seed).map_err(text)?;
+            let values = f.results.iter().zip(want).filter(|((_, v), _)| !f.ty(*v).state).map(|(_, (_, t))| t);
             let want: Vec<Tensor> = values.collect();
             let args = numbers::operands(f, &syms, seed).map_err(text)?;
             let plain = f.params.iter().zip(args).filter(|(p, _)| !f.ty(**p).state).map(|(_, t)| t);

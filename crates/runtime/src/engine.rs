@@ -122,7 +122,7 @@ impl Engine {
     /// Appends `tokens` to a sequence, chunk by chunk, and returns the wanted logits, row-major `[rows, vocab]`.
     ///
     /// # Errors
-    /// No tokens, an id outside the vocabulary, no room, or a launch that failed.
+    /// No tokens, an id outside the vocabulary, no room, no phase for so many positions, or a launch that failed.
     pub fn feed(&mut self, seq: SeqId, tokens: &[u32], want: Want) -> Result<Vec<f32>, RuntimeError> {
         self.feed_observed(seq, tokens, want, None)
     }
@@ -139,11 +139,11 @@ impl Engine {
         mut see: Option<Observer<'_>>,
     ) -> Result<Vec<f32>, RuntimeError> {
         self.check(seq, tokens)?;
-        let index = self.phase(PhaseKind::Prefill, 1)?;
         let mut logits = Vec::new();
         let chunks = tokens.len().div_ceil(self.chunk as usize);
         for (i, chunk) in tokens.chunks(self.chunk as usize).enumerate() {
             let start = self.len(seq);
+            let index = self.phase(PhaseKind::Prefill, chunk.len(), start + chunk.len())?;
             let batch = Batch {
                 tokens: chunk.iter().map(|t| *t as i32).collect(),
                 owners: chunk.iter().enumerate().map(|(k, _)| Some((seq, start + k))).collect(),
@@ -168,8 +168,8 @@ impl Engine {
     /// One decode step: a token for each of several sequences; returns logits `[n, vocab]`.
     ///
     /// # Errors
-    /// More sequences than the plan's largest bucket, one sequence twice, an id outside the vocabulary, no room, or a
-    /// launch that failed.
+    /// More sequences than the plan's largest bucket, one sequence twice, an id outside the vocabulary, no room, no phase
+    /// for so many positions, or a launch that failed.
     pub fn decode(&mut self, next: &[(SeqId, u32)]) -> Result<Vec<f32>, RuntimeError> {
         self.decode_observed(next, None)
     }
@@ -189,10 +189,10 @@ impl Engine {
                 return Err(RuntimeError::Request("one sequence twice in a decode step".into()));
             }
         }
-        let index = self.phase(PhaseKind::Decode, next.len() as u64)?;
+        let starts: Vec<usize> = next.iter().map(|(s, _)| self.len(*s)).collect();
+        let index = self.phase(PhaseKind::Decode, next.len(), starts.iter().max().map_or(0, |n| n + 1))?;
         let bucket = self.loaded.plan.phases[index].tokens as usize;
         let pad = bucket - next.len();
-        let starts: Vec<usize> = next.iter().map(|(s, _)| self.len(*s)).collect();
         let owners = next.iter().zip(&starts).map(|((s, _), at)| Some((*s, *at))).chain(vec![None; pad]).collect();
         let batch = Batch {
             tokens: next.iter().map(|(_, t)| *t as i32).chain(vec![-1; pad]).collect(),
@@ -253,15 +253,20 @@ impl Engine {
         }
     }
 
-    /// The phase of this kind with the fewest tokens that holds `n` sequences.
-    fn phase(&self, kind: PhaseKind, n: u64) -> Result<usize, RuntimeError> {
-        let phases = self.loaded.plan.phases.iter().enumerate();
-        let fit = phases.filter(|(_, p)| p.kind == kind && p.tokens >= n).min_by_key(|(_, p)| p.tokens);
-        fit.map(|(i, _)| i).ok_or_else(|| {
-            RuntimeError::Request(format!(
-                "the plan runs {} sequences at once, not {n}",
-                self.loaded.plan.limits.max_batch
-            ))
+    /// The cheapest phase for a step of `tokens` tokens whose longest sequence sees `visible` positions: never one that is
+    /// bounded below that.
+    fn phase(&self, kind: PhaseKind, tokens: usize, visible: usize) -> Result<usize, RuntimeError> {
+        let plan = &self.loaded.plan;
+        let (tokens, visible) = (tokens as u64, visible as u64);
+        if let Some(index) = plan.phase_for(kind, tokens, visible) {
+            return Ok(index);
+        }
+        Err(match kind {
+            PhaseKind::Decode if tokens > plan.limits.max_batch => {
+                let most = plan.limits.max_batch;
+                RuntimeError::Request(format!("the plan runs {most} sequences at once, not {tokens}"))
+            }
+            _ => RuntimeError::NoPhase { kind, tokens, visible },
         })
     }
 
@@ -271,7 +276,7 @@ impl Engine {
         let visible = lens.iter().copied().max().unwrap_or(0);
         let syms = SymValues::default()
             .with("T", batch.tokens.len() as u64)
-            .with("S", visible as u64)
+            .with(param::VISIBLE, visible as u64)
             .with("R", batch.out.len() as u64);
         let per_token = |f: &dyn Fn(SeqId, usize) -> i32, none: i32| -> Vec<i32> {
             batch.owners.iter().map(|o| o.map_or(none, |(s, at)| f(s, at))).collect()

@@ -31,7 +31,7 @@ fn ids(plan: &Plan) -> Result<(), String> {
     Ok(())
 }
 
-/// There is a prefill, and a decode bucket for every number of sequences.
+/// There is a prefill, and a decode bucket for every number of sequences, however many positions they see.
 fn ladder(plan: &Plan) -> Result<(), String> {
     let l = &plan.limits;
     let tokens = |kind| plan.phases.iter().filter(move |p| p.kind == kind).map(|p| p.tokens);
@@ -43,12 +43,19 @@ fn ladder(plan: &Plan) -> Result<(), String> {
         Some(_) => {}
     }
     match tokens(PhaseKind::Decode).max() {
-        None => Err("has no decode phase: nothing can be generated".into()),
+        None => return Err("has no decode phase: nothing can be generated".into()),
         Some(n) if n < l.max_batch => {
-            Err(format!("promises to decode {} sequences at once and its largest bucket is {n}", l.max_batch))
+            let most = l.max_batch;
+            return Err(format!("promises to decode {most} sequences at once and its largest bucket is {n}"));
         }
-        Some(_) => Ok(()),
+        Some(_) => {}
     }
+    for (kind, what, n) in [(PhaseKind::Prefill, "prefill", l.chunk), (PhaseKind::Decode, "decode", l.max_batch)] {
+        if plan.phase_for(kind, n, l.ctx).is_none() {
+            return Err(format!("promises a context of {} and has no {what} phase of {n} tokens that sees it", l.ctx));
+        }
+    }
+    Ok(())
 }
 
 /// The largest value that the engine gives each symbol of a phase.
@@ -59,7 +66,8 @@ fn most(plan: &Plan, p: &Phase, sym: &str) -> Option<u64> {
     };
     match sym {
         "T" | "R" => Some(tokens),
-        "S" => Some(plan.limits.ctx),
+        // A phase may be for shorter contexts: the ladder has one for the longest.
+        param::VISIBLE => Some(1),
         _ => None,
     }
 }
@@ -77,7 +85,7 @@ fn phase(plan: &Plan, p: &Phase) -> Result<(), String> {
         let id = p.param_named(name).ok_or_else(|| format!("has no step parameter `{name}`"))?;
         let ty = &p.params[id].ty;
         let right = match name {
-            param::TABLE => dims(ty, Elem::I32, &[&|e| sequences(p, e), &|e| sym(e, "S")]),
+            param::TABLE => dims(ty, Elem::I32, &[&|e| sequences(p, e), &|e| sym(e, param::VISIBLE)]),
             param::OUT => dims(ty, Elem::I32, &[&|e| per_step(p, e, "R")]),
             _ => dims(ty, Elem::I32, &[&|e| per_step(p, e, "T")]),
         };

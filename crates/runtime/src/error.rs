@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use glmc_ir::plan::PhaseKind;
+
 use crate::collective::MeetError;
 use crate::device::cpu::KernelError;
 use crate::device::cuda::CudaError;
@@ -33,6 +35,16 @@ pub enum RuntimeError {
     /// A sequence is longer than the plan allows, or the cache has no free rows.
     #[error("{0}")]
     Context(String),
+    /// A step for which the plan has no phase: a loaded plan has one for every step within its limits.
+    #[error("the plan has no {kind:?} phase for {tokens} tokens that see {visible} positions; compile the model again")]
+    NoPhase {
+        /// What the step is for.
+        kind: PhaseKind,
+        /// Its tokens.
+        tokens: u64,
+        /// What its longest sequence sees.
+        visible: u64,
+    },
     /// Memory that the system does not give.
     #[error("{what} needs {bytes} bytes of memory, which the system does not give; {help}")]
     Memory {

@@ -39,7 +39,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("bad-type", "a type is empty, too large, is no whole number of blocks, or is state where it may not be"),
     ("unknown-symbol", "a type uses a symbol that its phase does not declare with a bound of at least 1"),
     ("duplicate-name", "two weights, two states, or two parameters of a phase have one name"),
-    ("bad-phase", "phases are missing, share a name or a decode bucket, or have no tokens"),
+    ("bad-phase", "phases are missing, share a name or a decode bucket and its bound, or have no tokens"),
     ("plan-bad-id", "an argument or result names a memory that the plan does not have"),
     ("kernel-attribute", "an attribute of a kernel is out of range"),
     ("arg-mismatch", "the arguments of a step are not the kernel's parameters in number, name or access"),

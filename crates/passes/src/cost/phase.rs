@@ -3,7 +3,7 @@
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::kernel::Access;
 use glmc_ir::placement::{Mesh, strip};
-use glmc_ir::plan::{Arg, Mem, Phase, PhaseKind, Plan, Recipe, Step};
+use glmc_ir::plan::{Arg, Mem, Phase, PhaseKind, Plan, Recipe, Step, param};
 use glmc_ir::ty::{Axis, SymValues, TensorType};
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -178,9 +178,9 @@ pub(super) fn on_rank(plan: &Plan, m: &Moved<'_>, rank: usize) -> Bytes {
 /// The symbols of `phase` at a nominal context: as many visible positions, everything else at its bound.
 pub(super) fn nominal(phase: &Phase, tune_ctx: u64) -> (SymValues, u64) {
     let mut syms = phase.bounds();
-    let context = syms.get(&"S".into()).map_or(tune_ctx, |bound| bound.min(tune_ctx.max(1)));
-    if syms.get(&"S".into()).is_some() {
-        syms = syms.with("S", context);
+    let context = phase.visible().map_or(tune_ctx, |bound| bound.min(tune_ctx.max(1)));
+    if phase.visible().is_some() {
+        syms = syms.with(param::VISIBLE, context);
     }
     (syms, context)
 }
@@ -235,9 +235,10 @@ pub fn phase_costs(plan: &Plan, phase: &Phase, target: &Target, tune_ctx: u64) -
     Ok((0..plan.target.ranks as usize).map(cost).collect())
 }
 
-/// The phase of the fewest tokens.
-fn smallest_decode(plan: &Plan) -> Option<&Phase> {
-    plan.phases.iter().filter(|p| p.kind == PhaseKind::Decode).min_by_key(|p| p.tokens)
+/// The phase that decodes a token which sees `tune_ctx` positions, or as many as the plan's context has.
+pub fn smallest_decode(plan: &Plan, tune_ctx: u64) -> Option<&Phase> {
+    let index = plan.phase_for(PhaseKind::Decode, 1, tune_ctx.min(plan.limits.ctx));
+    index.map(|i| &plan.phases[i])
 }
 
 /// The cost of decoding in the smallest bucket, on the slowest rank; `None` for a plan that does not decode.
@@ -245,7 +246,7 @@ fn smallest_decode(plan: &Plan) -> Option<&Phase> {
 /// # Errors
 /// See [`phase_costs`].
 pub fn decode(plan: &Plan, target: &Target, tune_ctx: u64) -> Result<Option<PhaseCost>, Diagnostic> {
-    let Some(phase) = smallest_decode(plan) else { return Ok(None) };
+    let Some(phase) = smallest_decode(plan, tune_ctx) else { return Ok(None) };
     let costs = phase_costs(plan, phase, target, tune_ctx)?;
     Ok(costs.into_iter().max_by(|a, b| a.step_s.total_cmp(&b.step_s)))
 }
@@ -256,7 +257,7 @@ pub fn decode(plan: &Plan, target: &Target, tune_ctx: u64) -> Result<Option<Phas
 /// See [`phase_costs`].
 pub fn bytes_per_token(plan: &Plan, target: &Target, tune_ctx: u64) -> Result<TokenBytes, Diagnostic> {
     let mut sum = TokenBytes { weights_once: 0, weights_read: 0, cache: 0 };
-    let Some(phase) = smallest_decode(plan) else { return Ok(sum) };
+    let Some(phase) = smallest_decode(plan, tune_ctx) else { return Ok(sum) };
     let (syms, _) = nominal(phase, tune_ctx);
     let mut once = vec![0u64; plan.weights.len()];
     for step in phase.steps.iter().filter(|s| s.kernel.collective().is_none()) {

@@ -7,7 +7,7 @@ use egg::{Analysis, DidMerge, EGraph, Id};
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::entities::WeightId;
 use glmc_ir::op::Op;
-use glmc_ir::ty::TensorType;
+use glmc_ir::ty::{Dim, Extent, SymValues, TensorType};
 
 use super::lang::{ENode, Head};
 
@@ -41,6 +41,8 @@ pub struct Leaf {
 pub struct Types {
     /// The leaves that nodes name by index.
     pub leaves: Vec<Leaf>,
+    /// The bounds of the module's symbols.
+    pub bounds: SymValues,
     /// The rule whose right side is being added.
     pub rule: &'static str,
     /// Broken type rules and merges of unequal types, each naming its rule.
@@ -107,6 +109,14 @@ pub fn ty(g: &Graph, id: Id) -> Option<&TensorType> {
     match g[id].data.types.as_slice() {
         [t] => Some(t),
         _ => None,
+    }
+}
+
+/// The largest size that a dim can have, by the bounds of symbols.
+pub fn most(g: &Graph, d: &Dim) -> Option<u64> {
+    match &d.extent {
+        Extent::Sym(s) => g.analysis.bounds.get(s),
+        e => e.as_const(),
     }
 }
 

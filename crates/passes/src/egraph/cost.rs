@@ -47,12 +47,14 @@ impl Machine {
     /// Values of the symbols for costs of `m`.
     pub fn nominal(&self, m: &Module) -> SymValues {
         let mut syms = self.syms.clone();
-        // A stand-in has small bounds, and the values of what it stands for.
-        if self.stands_for.0.is_empty() {
-            for (s, bound) in &m.syms {
-                let nominal = syms.get(s).unwrap_or(*bound).min(*bound);
-                syms.0.insert(s.clone(), nominal);
+        for (s, bound) in &m.syms {
+            // A stand-in has small bounds, and the values of what it stands for.
+            if !self.stands_for.0.is_empty() && syms.get(s).is_some() {
+                continue;
             }
+            let bound = self.stands_for.of(*bound);
+            let nominal = syms.get(s).or_else(|| syms.get(&s.base())).unwrap_or(bound).min(bound);
+            syms.0.insert(s.clone(), nominal);
         }
         syms
     }

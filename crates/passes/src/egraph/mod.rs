@@ -75,6 +75,20 @@ pub struct Saturated {
     pub nodes: usize,
 }
 
+impl Saturated {
+    /// The same with what an earlier saturation of the function found.
+    fn after(mut self, first: &Saturated) -> Saturated {
+        self.before = first.before;
+        for p in &mut self.best {
+            for (rule, n) in first.best.iter().flat_map(|b| &b.rules) {
+                *p.rules.entry(*rule).or_default() += n;
+            }
+            p.made.extend(first.best.iter().flat_map(|b| &b.made).map(|(v, r)| (v.clone(), *r)));
+        }
+        self
+    }
+}
+
 /// The rules, checked.
 #[derive(Clone, Debug)]
 pub struct Saturator {
@@ -167,6 +181,11 @@ impl Pass for Saturate {
                 tracing::warn!(function = found.name, end = ?found.end, nodes = found.nodes, "saturation was cut short");
             }
             out.funcs[id] = found.best[0].function.clone();
+            let first = cx.specialised.iter().find(|s| s.name == found.name);
+            let found = match first {
+                Some(first) => found.after(first),
+                None => found,
+            };
             cx.saturated.push(found);
         }
         Ok(out.compacted())

@@ -65,7 +65,8 @@ impl<'f> Skeleton<'f> {
     /// # Errors
     /// A broken type rule or a use before the definition, which the verifier would have found.
     pub fn of(m: &Module, f: &'f Function) -> Result<(Self, Graph), Diagnostic> {
-        let mut b = Apart { m, f, g: Graph::new(Types::default()), ids: HashMap::new(), weights: HashMap::new() };
+        let types = Types { bounds: m.bounds(), ..Types::default() };
+        let mut b = Apart { m, f, g: Graph::new(types), ids: HashMap::new(), weights: HashMap::new() };
         let mut s = Skeleton { old: f, effects: Vec::new(), results: Vec::new(), params: Vec::new() };
         for (i, p) in f.params.iter().enumerate() {
             let leaf = (!f.ty(*p).state).then(|| b.leaf(*p, Source::Param(i)));

@@ -150,6 +150,22 @@ fn needs_at_other_limits_are_those_of_plans_made_for_them() {
     assert_eq!(compared, 103);
 }
 
+/// A plan that has phases for up to 20 positions too: where no more are asked for, they are all that there is.
+#[test]
+fn phases_for_short_contexts_keep_their_bounds_and_replace_the_others() {
+    let (mut p, t) = (plan(100, 2), target(None));
+    p.phases.extend(plan(20, 2).phases.into_iter().map(|x| Phase { name: format!("{}.short", x.name), ..x }));
+    let fit = Fit { plan: &p, target: &t };
+    for ctx in 1..=100 {
+        let made = plan(ctx, 2);
+        let mut want = Fit { plan: &made, ..fit }.needs().unwrap();
+        if ctx > 20 {
+            want[0].graphs += 3 * 30;
+        }
+        assert_eq!(fit.needs_at(&made.limits).unwrap(), want, "context {ctx}");
+    }
+}
+
 #[test]
 fn what_is_said_to_fit_is_the_largest_that_does() {
     let p = plan(100, 8);

@@ -10,6 +10,8 @@ use glmc_ir::graph::{Function, Module, ValueDef};
 use glmc_ir::interp::global::join_path;
 use glmc_ir::kernel::{Access, Kernel};
 use glmc_ir::plan::{Arg, Buffer, Mem, Param, Phase, PhaseResult, Recipe, State, Step};
+use glmc_ir::ty::Extent;
+use indexmap::IndexMap;
 
 use super::EntryInfo;
 use crate::lower::{Lowered, LoweredStep};
@@ -108,14 +110,40 @@ pub(super) fn flatten(
     // Only the symbols that the phase uses.
     let used = used_symbols(&phase);
     phase.syms.retain(|s, _| used.contains(s));
+    own_symbols(&mut phase)?;
     Ok(phase)
+}
+
+/// Calls each symbol by what it counts: a phase has bounds of its own.
+fn own_symbols(phase: &mut Phase) -> Result<(), Diagnostic> {
+    if phase.syms.keys().all(|s| s.base() == *s) {
+        return Ok(());
+    }
+    let mut own = IndexMap::new();
+    for (s, bound) in &phase.syms {
+        if own.insert(s.base(), *bound).is_some() {
+            let m = format!("@{} uses two symbols that count {}", phase.name, s.base());
+            return Err(Diagnostic::new("symbol-twice", m));
+        }
+    }
+    phase.syms = own;
+    let args = phase.steps.iter_mut().flat_map(|s| &mut s.args).map(|a| &mut a.ty);
+    let params = phase.params.values_mut().map(|p| &mut p.ty);
+    let buffers = phase.buffers.values_mut().map(|b| &mut b.ty);
+    let results = phase.results.iter_mut().map(|r| &mut r.ty);
+    for d in args.chain(params).chain(buffers).chain(results).flat_map(|t| &mut t.dims) {
+        if let Extent::Sym(s) = &mut d.extent {
+            *s = s.base();
+        }
+    }
+    Ok(())
 }
 
 fn used_symbols(phase: &Phase) -> Vec<glmc_ir::ty::Sym> {
     let types = phase.steps.iter().flat_map(|s| &s.args).map(|a| &a.ty);
     let types = types.chain(phase.params.values().map(|p| &p.ty)).chain(phase.results.iter().map(|r| &r.ty));
     let dims = types.flat_map(|t| &t.dims);
-    dims.filter_map(|d| if let glmc_ir::ty::Extent::Sym(s) = &d.extent { Some(s.clone()) } else { None }).collect()
+    dims.filter_map(|d| if let Extent::Sym(s) = &d.extent { Some(s.clone()) } else { None }).collect()
 }
 
 struct Flattener<'a> {

@@ -45,7 +45,7 @@ pub struct Scheduled {
 ///
 /// # Errors
 /// `no-entry` for an entry that is not there; `state-mismatch` when two entries disagree about a cache pool;
-/// `too-large` for a buffer whose size overflows.
+/// `symbol-twice` for an entry with two symbols of one count; `too-large` for a buffer whose size overflows.
 pub fn schedule(m: &Module, lowered: &[Lowered], entries: &[EntryInfo]) -> Result<Scheduled, Diagnostic> {
     phases(m, lowered, entries, &mut |_| Ok(()))
 }

@@ -66,7 +66,7 @@ impl Shard {
         let target = &self.machine.target;
         let mut syms = self.machine.syms.clone();
         for (s, bound) in &m.syms {
-            let n = syms.get(s).unwrap_or(*bound).min(*bound);
+            let n = syms.get(s).or_else(|| syms.get(&s.base())).unwrap_or(*bound).min(*bound);
             syms.0.insert(s.clone(), n);
         }
         let mut world = World::new(target, AXIS, syms);

@@ -10,7 +10,7 @@ use glmc_ir::interp::plan::SliceSource;
 use glmc_ir::plan::{Slice, param};
 use glmc_ir::quant::synth::synth_blocks;
 use glmc_ir::tensor::{Data, EvalError, Tensor, concrete};
-use glmc_ir::ty::{Elem, SymValues};
+use glmc_ir::ty::{Elem, Extent, SymValues};
 
 /// Stored bytes of every weight of a module, random by place.
 pub(super) struct Stored {
@@ -63,6 +63,13 @@ fn float(seed: u64, i: u64) -> f64 {
     ((z ^ (z >> 31)) >> 40) as f64 / 8_388_608.0 - 1.0
 }
 
+/// How many tokens a run of `f` takes: at most `most`, and as its symbols allow.
+pub(super) fn tokens(m: &Module, f: &Function, most: u64) -> u64 {
+    let dims = f.params.iter().flat_map(|p| &f.ty(*p).dims);
+    let bounds = dims.filter_map(|d| if let Extent::Sym(s) = &d.extent { m.syms.get(s).copied() } else { None });
+    bounds.fold(most, u64::min)
+}
+
 /// Symbol values: `tokens` tokens of one sequence that sees as many positions.
 pub(super) fn symbols(m: &Module, tokens: u64) -> SymValues {
     SymValues(m.syms.iter().map(|(s, bound)| (s.clone(), tokens.min(*bound))).collect())
@@ -75,8 +82,9 @@ pub(super) fn symbols(m: &Module, tokens: u64) -> SymValues {
 pub(super) fn operands(f: &Function, syms: &SymValues, seed: u64) -> Result<Vec<Tensor>, EvalError> {
     let shape_of = |name: &str| f.param_named(name).map(|p| concrete(f.ty(p), syms)).transpose();
     let sequences = shape_of(param::TABLE)?.map_or(1, |s| s[0].max(1)) as i64;
-    let one = |k: usize, p: glmc_ir::entities::Value| {
+    let one = |p: glmc_ir::entities::Value| {
         let ty = f.ty(p);
+        let k = named(&f.value_name(p));
         let shape = concrete(ty, syms)?;
         let n: usize = shape.iter().product();
         // One sequence: its tokens in order. Several: a first token of each.
@@ -94,13 +102,19 @@ pub(super) fn operands(f: &Function, syms: &SymValues, seed: u64) -> Result<Vec<
             (_, Elem::I32) => ints(&|i| i % (shape.last().copied().unwrap_or(1).max(1) as i64)),
             (_, Elem::Quant(q)) => {
                 let mut bytes = vec![0; n / q.block_elems() * q.block_bytes()];
-                synth_blocks(q, seed, k as u64, 0, 0.5, &mut bytes);
+                synth_blocks(q, seed, k, 0, 0.5, &mut bytes);
                 Tensor::from_bytes(ty.elem, shape, &bytes)
             }
-            _ => Ok(Tensor::f(shape, (0..n as u64).map(|i| float(seed << 8 | k as u64, i)).collect())),
+            _ => Ok(Tensor::f(shape, (0..n as u64).map(|i| float(seed ^ k, i)).collect())),
         }
     };
-    f.params.iter().enumerate().map(|(k, p)| one(k, *p)).collect()
+    f.params.iter().map(|p| one(*p)).collect()
+}
+
+/// A number for a name: a parameter gets the same entries whatever others stand before it.
+fn named(name: &str) -> u64 {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    hash >> 40 << 8
 }
 
 /// The largest difference of two lists of results as a share of each result's size. Poison equals poison; integers

@@ -25,7 +25,8 @@ const MOST: u64 = 1 << 26;
 pub struct Sizes(pub BTreeMap<u64, u64>);
 
 impl Sizes {
-    fn of(&self, n: u64) -> u64 {
+    /// The size that stands for `n`.
+    pub fn of(&self, n: u64) -> u64 {
         self.0.get(&n).copied().unwrap_or(n)
     }
 

@@ -95,7 +95,7 @@ fn unique<'a>(seen: &mut HashSet<&'a str>, name: &'a str, at: impl Fn() -> Strin
     }
 }
 
-/// `bad-phase`: a runtime can find each phase by its name, and one by the number of sequences.
+/// `bad-phase`: a runtime can find each phase by its name, and one by the number of sequences and what they see.
 fn phases(plan: &Plan, out: &mut Findings) {
     if plan.phases.is_empty() {
         out.push(Diagnostic::new("bad-phase", "the plan has no phases: there is nothing to run"));
@@ -109,8 +109,10 @@ fn phases(plan: &Plan, out: &mut Findings) {
         if !names.insert(phase.name.as_str()) {
             out.push(bad(format!("two phases are called `{}`", phase.name)));
         }
-        if phase.kind == PhaseKind::Decode && !buckets.insert(phase.tokens) {
-            out.push(bad(format!("two decode phases are for {} tokens", phase.tokens)));
+        let (tokens, visible) = (phase.tokens, phase.visible());
+        if phase.kind == PhaseKind::Decode && !buckets.insert((tokens, visible)) {
+            let most = visible.map_or(String::new(), |n| format!(" that see up to {n} positions"));
+            out.push(bad(format!("two decode phases are for {tokens} tokens{most}")));
         }
     }
 }

@@ -8,12 +8,14 @@
 //! | [`absorb`] | weights through attention, both ways |
 //! | [`share`] | one input for several products |
 //! | [`fold`] | constants, views, joins and pieces |
+//! | [`select`] | selections that leave nothing out |
 //! | [`fuse`] | kernel contracts |
 
 pub mod absorb;
 pub mod decode;
 pub mod fold;
 pub mod fuse;
+pub mod select;
 pub mod share;
 
 use egg::Id;
@@ -95,7 +97,7 @@ pub enum Body {
 
 /// All rules, by subject.
 pub fn all() -> Vec<Rule> {
-    [decode::RULES, absorb::RULES, share::RULES, fold::RULES, fuse::RULES].concat()
+    [decode::RULES, absorb::RULES, share::RULES, fold::RULES, select::RULES, fuse::RULES].concat()
 }
 
 /// Parses and checks rules.
