@@ -66,7 +66,7 @@ mod tests {
         for text in ["", "1 2", "[gMASK]<sop>", "[[Category:x]]", "[ See below", "[\"Hello\" she said", "[-]", "x[1]"] {
             assert_eq!(parse(text.as_bytes(), 10), Ok(None), "{text}");
         }
-        for (list, ids) in [("[]", &[] as &[u32]), (" [1, 2 ,3]\n", &[1, 2, 3]), ("[9]", &[9])] {
+        for (list, ids) in [("[]", &[] as &[u32]), (" [1, 2 ,3]\n", &[1, 2, 3][..]), ("[9]", &[9][..])] {
             assert_eq!(parse(list.as_bytes(), 10), Ok(Some(ids.to_vec())), "{list}");
         }
         for (list, why) in [

@@ -150,15 +150,16 @@ fn a_page_overwrites_nothing_but_a_page() {
     std::os::unix::fs::symlink(&model, at("link.html")).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
     let before = names(dir.path());
-    for place in [
-        &model,
-        &plan,
-        &plan.join("plan.json"),
-        &at("other.html"),
-        &at("link.html"),
-        &at("fifo"),
-        Path::new("/dev/null"),
-    ] {
+    let places = [
+        model.clone(),
+        plan.clone(),
+        plan.join("plan.json"),
+        at("other.html"),
+        at("link.html"),
+        at("fifo"),
+        "/dev/null".into(),
+    ];
+    for place in &places {
         let read = |p: &Path| if p.is_file() { std::fs::read(p).ok() } else { None };
         let held = read(place);
         refused(&page(&plan, place), "output-exists", s(place));

@@ -43,8 +43,8 @@ fn a_window_is_judged_before_anything_runs() {
     std::fs::write(&file, serde_json::to_vec(&(0..300u32).collect::<Vec<_>>()).unwrap()).unwrap();
     for (sizes, room, flag) in [
         (&["--ctx", "64"][..], 64, "--ctx"),
-        (&["--ctx", "64", "--cache", "16"], 16, "--cache"),
-        (&["--ctx", "1"], 1, "--ctx"),
+        (&["--ctx", "64", "--cache", "16"][..], 16, "--cache"),
+        (&["--ctx", "1"][..], 1, "--ctx"),
     ] {
         glmc(&[&["compile", s(&tiny()), "-o", s(&plan)], sizes].concat()).ok();
         let ran = score(&plan, &file, &["--window", &(room + 1).to_string()]);

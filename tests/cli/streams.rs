@@ -61,9 +61,9 @@ fn a_closed_stdout_is_quiet_and_keeps_the_exit_code() {
 #[test]
 fn a_closed_stdout_stops_no_work() {
     let dir = tempfile::tempdir().unwrap();
-    let (plan, npy) = (dir.path().join("plan"), dir.path().join("l.npy"));
+    let (model, plan, npy) = (tiny(), dir.path().join("plan"), dir.path().join("l.npy"));
     for more in [&["--emit", "all"][..], &["--emit", "after=lift"], &[], &["--json"]] {
-        let args = [&["compile", s(&tiny()), "-o", s(&plan), "--ctx", "256"], more].concat();
+        let args = [&["compile", s(&model), "-o", s(&plan), "--ctx", "256"], more].concat();
         let out = go(&args, closed(), Stdio::piped());
         assert_eq!(out.status.code(), Some(0), "{more:?}: {out:?}");
         super::support::runs(&plan).ok();

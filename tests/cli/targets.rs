@@ -133,10 +133,10 @@ fn a_plan_that_does_not_fit_is_refused_and_the_largest_that_does_is_right() {
         assert_eq!(compile(&target, &plan, largest + largest / 2 + 1).code(), 3, "{largest}");
     }
     // Pools that were sized apart are what is too large, and the rows that are said to fit do.
+    let (model, enough) = (tiny(), memory(sum));
     let rows = |n: u64| {
-        let args =
-            ["compile", s(&tiny()), "-o", s(&plan), "--ctx", "64", "--cache", &n.to_string(), "--json", "--target"];
-        glmc(&[&args[..], &[s(&memory(sum))]].concat())
+        let n = n.to_string();
+        glmc(&["compile", s(&model), "-o", s(&plan), "--ctx", "64", "--cache", &n, "--json", "--target", s(&enough)])
     };
     let ran = rows(1_000_000);
     assert_eq!((ran.code(), ran.class()), (3, ("memory".into(), "too-large".into())), "{ran:?}");
