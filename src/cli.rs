@@ -57,16 +57,16 @@ pub(crate) struct SizeArgs {
     #[arg(long, value_name = "TARGET")]
     pub(crate) target: Option<String>,
     /// Longest sequence in tokens [default: the smaller of the model's and 32768]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) ctx: Option<u64>,
     /// Most sequences decoded at once [default: the target's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) max_batch: Option<u64>,
     /// Cache rows shared by all sequences [default: ctx]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) cache: Option<u64>,
     /// Stop optional rewrites after N of them, to bisect a miscompile
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) fuel: Option<u64>,
     /// Settle a named decision: `cut=STRATEGY` or `cut:FUNCTION.VALUE=STRATEGY`, where STRATEGY is equal, sub-block,
     /// uneven, replicate or refuse
@@ -90,9 +90,9 @@ fn forced(text: &str) -> Result<(String, String), String> {
 /// Where a plan runs.
 #[derive(Debug, Args, Clone)]
 pub(crate) struct DeviceArgs {
-    /// Where to run: cpu, or a GPU as cuda:0
-    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = crate::cmd::device::parse_where)]
-    pub(crate) device: crate::cmd::device::Where,
+    /// Where to run: cpu, or a GPU as cuda:0 [default: what the plan is for]
+    #[arg(long, value_name = "DEVICE", value_parser = crate::cmd::device::parse_where)]
+    pub(crate) device: Option<crate::cmd::device::Where>,
     /// On a GPU, launch each step alone and wait for it: slow, but an error names the step
     #[arg(long)]
     pub(crate) eager: bool,
@@ -111,7 +111,7 @@ pub(crate) struct CompileArgs {
     #[command(flatten)]
     pub(crate) sizes: SizeArgs,
     /// Visible positions that the plan is optimised and its steps are costed for
-    #[arg(long, value_name = "N", default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) tune_ctx: u64,
     /// Leave the kernels of a GPU plan to its first run
     #[arg(long)]
@@ -138,7 +138,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", group = "input")]
     pub(crate) prompt_file: Option<PathBuf>,
     /// Token ids to continue, as 1,2,3
-    #[arg(long, value_name = "IDS", group = "input", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", group = "input", value_delimiter = ',', allow_hyphen_values = true)]
     pub(crate) tokens: Option<Vec<u32>>,
     /// Use the model's chat template
     #[arg(long, conflicts_with = "tokens")]
@@ -147,7 +147,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TEXT", requires = "chat", allow_hyphen_values = true)]
     pub(crate) system: Option<String>,
     /// Most tokens to make
-    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 256)]
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", allow_negative_numbers = true, default_value_t = 256)]
     pub(crate) n: u64,
     /// Temperature; 0 is greedy
     #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
@@ -185,7 +185,7 @@ pub(crate) struct InspectArgs {
     /// GGUF file or plan directory
     pub(crate) path: PathBuf,
     /// Visible positions that steps are costed at
-    #[arg(long, value_name = "N", default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) tune_ctx: u64,
     /// Print one JSON object
     #[arg(long)]
@@ -202,7 +202,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     pub(crate) html: Option<PathBuf>,
     /// Visible positions that steps are costed at
-    #[arg(long, value_name = "N", default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = glmc_passes::cost::TUNE_CTX, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) tune_ctx: u64,
     /// Print one JSON object
     #[arg(long)]
@@ -213,12 +213,13 @@ pub(crate) struct ExplainArgs {
 pub(crate) struct PerplexityArgs {
     /// Plan directory
     pub(crate) plan: PathBuf,
-    /// Text (control tokens are recognised), or a JSON list of token ids
+    /// Text (control tokens are recognised), or a JSON list of token ids: what is JSON, or begins with `[` and a number,
+    /// is a list
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Ids of a window; each window starts from an empty cache and is scored on its ids 1..
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u64).range(2..))]
-    pub(crate) window: u64,
+    /// Ids of a window; each window starts from an empty cache and is scored on its ids 1.. [default: 512, or what fits]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(2..))]
+    pub(crate) window: Option<u64>,
     #[command(flatten)]
     pub(crate) place: DeviceArgs,
     /// Print one JSON object
@@ -252,7 +253,7 @@ pub(crate) struct SelftestArgs {
     #[arg(long)]
     pub(crate) quick: bool,
     /// Start of the random inputs [default: another one each time; it is printed]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
     /// NVRTC library, or its folder [default: GLMC_NVRTC, CUDA toolkits, Python wheels, the system's loader]
     #[arg(long, value_name = "PATH")]

@@ -56,7 +56,7 @@ impl CliError {
     }
 
     /// The error on one line, without what would act on a terminal.
-    fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         format!("error[{}/{}]: {}", self.class, self.code, self.place_and_message())
     }
 
@@ -65,6 +65,14 @@ impl CliError {
         let at = self.file.as_ref().map(|f| format!("{}: ", f.display())).unwrap_or_default();
         // Line breaks in a message are glmc's own; any other control character comes from a file or its name.
         escaped(&format!("{at}{}", self.message.replace('\n', " ")))
+    }
+
+    /// The error as an object.
+    pub(crate) fn object(&self) -> serde_json::Value {
+        let file = self.file.as_ref().map(|p| p.display().to_string());
+        serde_json::json!({ "error": {
+            "class": self.class, "code": self.code, "file": file, "subject": self.subject, "message": self.message,
+        } })
     }
 
     fn exit(&self) -> u8 {
@@ -79,13 +87,9 @@ impl CliError {
 
     /// Prints the error; the exit code of the process. A stream that cannot be written changes neither.
     pub(crate) fn report(&self, json: bool) -> ExitCode {
-        let file = self.file.as_ref().map(|p| p.display().to_string());
         say(&self.line());
         if json {
-            let error = serde_json::json!({
-                "class": self.class, "code": self.code, "file": file, "subject": self.subject, "message": self.message,
-            });
-            let _ = try_print(&format!("{}\n", serde_json::json!({ "error": error })));
+            let _ = try_print(&format!("{}\n", self.object()));
         }
         ExitCode::from(self.exit())
     }
@@ -149,6 +153,7 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Request(_) => new("usage", "request", None),
             RuntimeError::Context(_) => new("usage", "context", None),
             RuntimeError::Memory { .. } => new("memory", "allocation", None),
+            RuntimeError::Threads(_) => new("memory", "threads", None),
             RuntimeError::Rank { source, .. } => CliError { message, ..CliError::from(*source) },
             RuntimeError::Numbers(_) => new("model", "numbers", None),
             RuntimeError::Kernel { .. } if numbers => new("model", "numbers", None),

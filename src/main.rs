@@ -1,9 +1,11 @@
 //! The `glmc` command: parse it, run it, render its error, choose the exit code. Nothing else.
 
+mod bus;
 mod cli;
 mod cmd;
 mod error;
-mod npy;
+mod memory;
+mod output;
 mod plan_dir;
 mod progress;
 mod template;
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         .without_time()
         .init();
     let json = cli.command.json();
+    bus::install(json);
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => e.report(json),

@@ -32,7 +32,7 @@ pub(crate) fn named(place: &Path) -> Result<PathBuf, CliError> {
     })
 }
 
-/// Refuses a place that is neither free nor a plan.
+/// Refuses a place that is neither free nor a plan, nor an empty directory.
 pub(crate) fn check_place(dir: &Path) -> Result<(), CliError> {
     let refuse =
         |why: &str| Err(CliError::usage("output-exists", format!("{why}; choose another place for the plan")).of(dir));
@@ -53,7 +53,7 @@ pub(crate) fn check_place(dir: &Path) -> Result<(), CliError> {
         .map(|e| e.file_name())
         .collect();
     let is_plan = names.iter().any(|n| n == PLAN) && names.iter().all(|n| KNOWN.iter().any(|k| n == k));
-    if is_plan { Ok(()) } else { refuse("is a directory that holds something else than a plan") }
+    if is_plan || names.is_empty() { Ok(()) } else { refuse("is a directory that holds something else than a plan") }
 }
 
 /// Refuses a place whose folder is not there; `what` is to be put there.
@@ -68,7 +68,8 @@ pub(crate) fn check_parent(place: &Path, what: &str) -> Result<(), CliError> {
     }
 }
 
-fn parent(dir: &Path) -> &Path {
+/// The folder that a place lies in.
+pub(crate) fn parent(dir: &Path) -> &Path {
     dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 

@@ -1,15 +1,33 @@
-//! Owns the writing to stdout and stderr. A stream that is closed or full is an error to handle, never a panic.
+//! Owns the writing to stdout and stderr. A stream that is closed or full is an error to handle, never a panic. Once the
+//! reader of stdout has gone, nothing more is printed there; commands go on with the rest of their work.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Prints text on stdout at once.
+/// Whether the reader of stdout has gone.
+static UNREAD: AtomicBool = AtomicBool::new(false);
+
+/// Whether the reader of stdout has gone.
+pub(crate) fn unread() -> bool {
+    UNREAD.load(Ordering::SeqCst)
+}
+
+/// Prints text on stdout at once, while there is a reader.
 ///
 /// # Errors
-/// The stream is closed or full.
+/// The stream is full or fails.
 pub(crate) fn try_print(text: &str) -> io::Result<()> {
+    if unread() {
+        return Ok(());
+    }
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
+            UNREAD.store(true, Ordering::SeqCst);
+            Ok(())
+        }
+        done => done,
+    }
 }
 
 /// Prints a line on stderr. There is nowhere left to report a stderr that cannot be written.

@@ -6,6 +6,7 @@ mod cli {
     mod accepted;
     mod cache;
     mod contract;
+    mod early;
     mod emit;
     mod explain;
     mod files;
@@ -13,10 +14,12 @@ mod cli {
     mod hollow;
     mod hostile;
     mod kills;
+    mod limits;
     mod measure;
     mod memory;
     mod page;
     mod prompts;
+    mod scoring;
     mod signals;
     mod streams;
     mod support;

@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use glmc_frontend_gguf::find;
 use glmc_runtime::RuntimeError;
-use glmc_runtime::load::{load, read_sealed_if_any};
+use glmc_runtime::load::{check_weights, read_runnable, read_sealed_if_any};
 
 use crate::cli::{RunArgs, SizeArgs};
 use crate::error::CliError;
@@ -48,7 +49,7 @@ pub(crate) fn plan_of(args: &RunArgs) -> Result<PathBuf, CliError> {
         }
     }
     let compiled = super::compile::compile(path, &args.sizes, glmc_passes::cost::TUNE_CTX, None)?;
-    compiled.replace(&place)?;
+    compiled.replace(&place).map_err(|e| not_cached(e, "the plan cannot be put into the cache"))?;
     Ok(place)
 }
 
@@ -57,7 +58,9 @@ fn usable(place: &Path) -> Result<(), CliError> {
     if !std::fs::symlink_metadata(place).is_ok_and(|m| m.is_dir()) {
         return Err(CliError::usage("plan-incomplete", "is no directory").class("plan").of(place));
     }
-    load(place).map_err(|e: RuntimeError| CliError::from(e).at(place))?;
+    let at = |e: RuntimeError| CliError::from(e).at(place);
+    let plan = read_runnable(place).map_err(at)?;
+    check_weights(&plan).map_err(at)?;
     super::tokenizer(place)?;
     read_sealed_if_any(place, super::prompt::TEMPLATE)?;
     Ok(())
@@ -68,17 +71,22 @@ fn has_gguf(dir: &Path) -> bool {
     std::fs::read_dir(dir).is_ok_and(|entries| entries.flatten().any(gguf))
 }
 
+/// A cache that cannot be written.
+fn not_cached(e: CliError, what: &str) -> CliError {
+    let message = format!("{what}: {}; set XDG_CACHE_HOME, or compile the model first", e.message);
+    CliError { message, ..e }
+}
+
 /// Where the user's cache keeps the plan of a model compiled with these sizes by this version.
 fn place(model: &Path, s: &SizeArgs) -> Result<PathBuf, CliError> {
     let cache = dirs::cache_dir()
         .ok_or_else(|| CliError::usage("cache", "there is no cache folder for this user; compile the model first"))?;
     let folder = cache.join("glmc").join("plans");
-    std::fs::create_dir_all(&folder).map_err(|e| {
-        let m =
-            format!("the folder of cached plans cannot be made: {e}; set XDG_CACHE_HOME, or compile the model first");
-        CliError { message: m, ..CliError::io(&folder, &e) }
-    })?;
-    let whole = std::fs::canonicalize(model).map_err(|e| CliError::io(model, &e))?;
+    std::fs::create_dir_all(&folder)
+        .map_err(|e| not_cached(CliError::io(&folder, &e), "the folder of cached plans cannot be made"))?;
+    // Of a folder the one model in it: another beside it is an error with and without a cached plan.
+    let file = find(model)?;
+    let whole = std::fs::canonicalize(&file).map_err(|e| CliError::io(&file, &e))?;
     // A target file of the user's own counts by what it says, not by where it is.
     let own = s.target.as_deref().filter(|t| t.ends_with(".toml"));
     let own = own.map(|t| super::targets::read(Path::new(t))).transpose()?;

@@ -21,6 +21,7 @@ use super::check::{self, Check};
 use super::decisions::{DECISIONS, Decisions};
 use super::figures::{self, Figures};
 use super::{human_bytes, print_json, print_line, print_text, targets};
+use crate::bus;
 use crate::cli::{CompileArgs, SizeArgs};
 use crate::error::CliError;
 use crate::plan_dir;
@@ -41,6 +42,8 @@ pub(crate) struct Compiled {
     tokenizer: String,
     template: Option<String>,
     timings: Vec<Timing>,
+    /// The IR of the stages that were asked for.
+    emitted: String,
 }
 
 pub(crate) fn run(args: &CompileArgs) -> Result<(), CliError> {
@@ -52,6 +55,7 @@ pub(crate) fn run(args: &CompileArgs) -> Result<(), CliError> {
     let compiled = compile_checked(&args.model, &args.sizes, args.tune_ctx, stage, args.check)?;
     compiled.write(&output)?;
     progress.end();
+    print_text(&compiled.emitted)?;
     report(args, &compiled, start.elapsed().as_secs_f64())
 }
 
@@ -66,7 +70,7 @@ fn emit_stage(args: &CompileArgs) -> Result<Option<&str>, CliError> {
     Err(CliError::usage("emit", format!("--emit {emit}: there is no such stage; say all, or one of {known}")))
 }
 
-/// Compiles a model for steps that see `tune_ctx` positions; `emit` prints the IR of a stage on the way.
+/// Compiles a model for steps that see `tune_ctx` positions; `emit` keeps the IR of a stage.
 pub(crate) fn compile(path: &Path, sizes: &SizeArgs, tune_ctx: u64, emit: Option<&str>) -> Result<Compiled, CliError> {
     compile_checked(path, sizes, tune_ctx, emit, false)
 }
@@ -80,6 +84,7 @@ fn compile_checked(
     check: bool,
 ) -> Result<Compiled, CliError> {
     let target = targets::find(sizes.target.as_deref().unwrap_or("cpu"))?;
+    bus::reading(path);
     let set = open(path)?;
     let paths = set.parts().iter().map(lossless_path).collect::<Result<Vec<_>, _>>()?;
     let model = Model::load(&set)?;
@@ -116,7 +121,6 @@ fn compile_checked(
         .map_err(|found| CliError::internal(format!("the verifier refuses the plan: {found}")))?;
     made.timings.push(Timing { name: "verify schedule".into(), time: start.elapsed() });
     show(emit, &mut made.emitted, pipeline::SCHEDULE, || print_plan(&made.plan));
-    print_text(&made.emitted)?;
     Ok(Compiled {
         plan: made.plan,
         target,
@@ -126,6 +130,7 @@ fn compile_checked(
         tokenizer: model.tokenizer.json,
         template: model.templates.default,
         timings: made.timings,
+        emitted: made.emitted,
     })
 }
 
@@ -206,7 +211,9 @@ fn limits(model: &Model, sizes: &SizeArgs, target: &Target, file: &Path) -> Resu
     }
     let cache_rows = sizes.cache.unwrap_or(ctx);
     if cache_rows > i32::MAX as u64 {
-        return Err(CliError::usage("cache", format!("--cache {cache_rows}: at most {} rows are possible", i32::MAX)));
+        return Err(
+            CliError::usage("cache", format!("--cache {cache_rows}: at most {} rows are possible", i32::MAX)).of(file)
+        );
     }
     let max_batch = sizes.max_batch.unwrap_or(target.max_batch);
     Ok(Limits { ctx, max_batch, cache_rows, chunk: target.chunk.min(ctx) })

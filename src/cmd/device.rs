@@ -1,9 +1,10 @@
 //! Where a plan runs: what `--device` names, and the engine there. A GPU that is asked for and is not there is an error,
-//! never a run elsewhere.
+//! never a run elsewhere; a plan for GPUs asks for one unless `--device` says otherwise.
 
 use std::time::Instant;
 
 use glmc_codegen_cuda::program::{Choices, Program, ProgramError};
+use glmc_ir::plan::Plan;
 use glmc_runtime::device::cuda::{CudaDevice, CudaOptions};
 use glmc_runtime::engine::Engine;
 use glmc_runtime::load::Loaded;
@@ -34,7 +35,7 @@ impl std::fmt::Display for Where {
     }
 }
 
-/// `cpu` or `cuda:N`.
+/// `cpu`, `cuda` or `cuda:N`.
 pub(crate) fn parse_where(text: &str) -> Result<Where, String> {
     if text == "cpu" {
         return Ok(Where::Cpu);
@@ -50,10 +51,10 @@ impl From<ProgramError> for CliError {
     }
 }
 
-/// A device that is open before anything else is done, so that a missing one is said at once.
-pub(crate) enum Opened {
-    Cpu,
-    Cuda(Box<Gpu>),
+/// A device that is open before weights are looked at, so that a missing one is said at once.
+pub(crate) struct Opened {
+    pub(crate) place: Where,
+    gpu: Option<Box<Gpu>>,
 }
 
 /// An engine, and a line for each rank of what runs it.
@@ -63,24 +64,50 @@ pub(crate) struct Placed {
 }
 
 impl Opened {
-    /// Opens what `--device` names.
-    pub(crate) fn new(args: &DeviceArgs) -> Result<Opened, CliError> {
-        match args.device {
-            Where::Cpu => Ok(Opened::Cpu),
-            Where::Cuda(n) => Gpu::open(n, args.nvrtc.as_deref()).map(|g| Opened::Cuda(Box::new(g))),
+    /// Opens what `--device` names, if it is given.
+    pub(crate) fn named(args: &DeviceArgs) -> Result<Option<Opened>, CliError> {
+        args.device.map(|place| Self::open(place, args)).transpose()
+    }
+
+    fn open(place: Where, args: &DeviceArgs) -> Result<Opened, CliError> {
+        let gpu = match place {
+            Where::Cpu => None,
+            Where::Cuda(n) => Some(Box::new(Gpu::open(n, args.nvrtc.as_deref())?)),
+        };
+        Ok(Opened { place, gpu })
+    }
+
+    /// What runs `plan`: the device that was named, else one of those that the plan is for.
+    pub(crate) fn of_plan(named: Option<Opened>, plan: &Plan, args: &DeviceArgs) -> Result<Opened, CliError> {
+        if let Some(opened) = named {
+            return Ok(opened);
         }
+        let t = &plan.target;
+        let place = if t.arch == "cpu" { Where::Cpu } else { Where::Cuda(0) };
+        Self::open(place, args).map_err(|e| {
+            let message = format!(
+                "the plan is for `{}` ({} ranks of {}), and no GPU can be used: {}; `--device cpu` runs it on the CPU",
+                t.name, t.ranks, t.arch, e.message
+            );
+            CliError { message, ..e }
+        })
+    }
+
+    /// Whether the CPU runs it.
+    pub(crate) fn is_cpu(&self) -> bool {
+        self.place == Where::Cpu
     }
 
     /// The engine of a plan on the device; `quiet` shows no progress.
     pub(crate) fn engine(&self, loaded: Loaded, args: &DeviceArgs, quiet: bool) -> Result<Placed, CliError> {
         let ranks = loaded.plan.target.ranks;
-        match self {
-            Opened::Cpu => {
+        match &self.gpu {
+            None => {
                 let one = |r| json!({ "rank": r, "device": "cpu", "arch": std::env::consts::ARCH });
                 let devices = (0..ranks).map(one).collect();
                 Ok(Placed { engine: Engine::new(loaded)?, devices })
             }
-            Opened::Cuda(gpu) => {
+            Some(gpu) => {
                 let (device, about) = gpu_device(gpu, &loaded, args, quiet)?;
                 let one = |r| {
                     let mut v = about.clone();

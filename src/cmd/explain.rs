@@ -1,5 +1,7 @@
 //! `glmc explain`: why a plan costs what it costs: its steps by class, its bytes by tensor.
 
+use std::io::Write;
+
 use glmc_ir::plan::{Plan, Recipe};
 use glmc_runtime::load::read_plan;
 use serde_json::json;
@@ -9,6 +11,7 @@ use super::figures::{self, Figures};
 use super::{explain_page, explain_value, human_bytes, print_json, print_line};
 use crate::cli::ExplainArgs;
 use crate::error::CliError;
+use crate::output::{PAGE, Place};
 use crate::terminal::escaped;
 
 /// The bytes of a weight on each rank.
@@ -25,18 +28,18 @@ fn tensors(plan: &Plan) -> Vec<(&Recipe, Vec<u64>)> {
 }
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<(), CliError> {
+    let page = args.html.as_deref().map(|p| Place::check(PAGE, p)).transpose()?;
     super::want_plan(&args.path)?;
     let plan = read_plan(&args.path)?;
-    let target = figures::target_of(&args.path)?;
+    let target = figures::target_of(&args.path, &plan)?;
     let decisions = Decisions::read(&args.path)?;
     if let Some(value) = &args.value {
         return explain_value::run(args, value, &plan, &target, &decisions);
     }
     let of = Figures::of(&plan, &target, args.tune_ctx)?;
-    if let Some(file) = &args.html {
-        crate::plan_dir::check_parent(file, "the page")?;
+    if let (Some(file), Some(place)) = (&args.html, page) {
         let page = explain_page::page(&plan, &target, &of.needs, &decisions, args.tune_ctx)?;
-        std::fs::write(file, page).map_err(|e| CliError::io(file, &e))?;
+        place.write(page.len() as u64, |f| f.write_all(page.as_bytes()))?;
         if !args.json {
             return print_line(&format!("{}: written", file.display()));
         }

@@ -13,6 +13,7 @@ use super::decisions::Decisions;
 use super::figures::human_seconds;
 use super::human_bytes;
 use crate::error::CliError;
+use crate::output::PAGE;
 
 const STYLE: &str = include_str!("explain_page.css");
 
@@ -276,9 +277,10 @@ pub(super) fn page(
         plan.model.layers, plan.target.ranks, plan.target.arch, plan.limits.ctx, plan.limits.max_batch, plan.producer
     ));
     Ok(format!(
-        "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\n\
+        "{}<html lang=en><head><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\n\
          <meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style></head>\n<body><main><h1>{title}</h1>\n<p>{about}</p>\n{body}</main></body></html>\n"
+         <title>{title}</title>\n<style>{STYLE}</style></head>\n<body><main><h1>{title}</h1>\n<p>{about}</p>\n{body}</main></body></html>\n",
+        PAGE.begins()
     ))
 }
 

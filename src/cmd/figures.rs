@@ -35,7 +35,14 @@ fn bug(d: Diagnostic) -> CliError {
 pub(crate) fn fit(plan: &Plan, target: &Target, model: &Path) -> Result<Vec<Need>, CliError> {
     Fit { plan, target }.check().map_err(bug)?.map_err(|e| {
         let subject = Some(format!("rank {}", e.rank));
-        CliError { subject, ..CliError::usage("too-large", e.to_string()).class("memory").of(model) }
+        let (rows, pools) = (e.limits.cache_rows, e.need.cache_bytes());
+        let left = e.memory.saturating_sub(e.need.total().saturating_sub(pools));
+        // The context does not size these pools, and without some of their rows the rest would fit.
+        let rows_that_fit = left.checked_div(pools.div_ceil(rows.max(1))).filter(|n| *n > 0 && rows != e.limits.ctx);
+        let help = rows_that_fit.map_or_else(String::new, |n| {
+            format!("; the {rows} rows of --cache take {pools} bytes of it: about {n} rows would fit")
+        });
+        CliError { subject, ..CliError::usage("too-large", format!("{e}{help}")).class("memory").of(model) }
     })
 }
 
@@ -45,12 +52,24 @@ pub(crate) fn needs(plan: &Plan, target: &Target) -> Result<Vec<Need>, CliError>
 }
 
 /// The description that the plan in `dir` was made for.
-pub(crate) fn target_of(dir: &Path) -> Result<Target, CliError> {
+///
+/// # Errors
+/// It cannot be read, breaks the schema, or is that of another machine than the plan says.
+pub(crate) fn target_of(dir: &Path, plan: &Plan) -> Result<Target, CliError> {
     let path = dir.join(TARGET);
     let refuse = |why: String| CliError::usage("plan-invalid", why).class("plan").of(&path);
     let text = glmc_runtime::load::read_sealed(dir, TARGET)?;
     let text = String::from_utf8(text).map_err(|e| refuse(e.to_string()))?;
-    Target::parse(&text).map_err(|e| refuse(format!("{e}; compile the model again")))
+    let target = Target::parse(&text).map_err(|e| refuse(format!("{e}; compile the model again")))?;
+    let (own, of_plan) = ((&target.name, &target.arch, target.ranks), &plan.target);
+    if own != (&of_plan.name, &of_plan.arch, of_plan.ranks) {
+        let m = format!(
+            "describes `{}`, {} ranks of {}; the plan is for `{}`, {} ranks of {}: compile the model again",
+            own.0, own.2, own.1, of_plan.name, of_plan.ranks, of_plan.arch
+        );
+        return Err(refuse(m));
+    }
+    Ok(target)
 }
 
 /// The slowest rank's cost of a phase.

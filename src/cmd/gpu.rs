@@ -34,9 +34,9 @@ impl From<GenerateError> for CliError {
     }
 }
 
-/// The number of `cuda:N`.
+/// The number of `cuda:N`; `cuda` is the first.
 pub(crate) fn parse_device(text: &str) -> Result<usize, String> {
-    let number = text.strip_prefix("cuda:").and_then(|n| n.parse().ok());
+    let number = if text == "cuda" { Some(0) } else { text.strip_prefix("cuda:").and_then(|n| n.parse().ok()) };
     number.ok_or_else(|| format!("`{text}` is no GPU: cuda:0, cuda:1, .."))
 }
 

@@ -25,6 +25,7 @@ pub(crate) fn run(args: &InspectArgs) -> Result<(), CliError> {
 // ---- models
 
 fn model(path: &Path, as_json: bool) -> Result<(), CliError> {
+    crate::bus::reading(path);
     let set = open(path)?;
     let model = Model::load(&set)?;
     let parameters = Parameters::of(&set, &model);
@@ -209,7 +210,7 @@ pub(crate) fn kernels(plan: &Plan) -> BTreeMap<&'static str, usize> {
 fn plan(args: &InspectArgs) -> Result<(), CliError> {
     let (dir, as_json) = (args.path.as_path(), args.json);
     let plan = read_plan(dir)?;
-    let target = figures::target_of(dir)?;
+    let target = figures::target_of(dir, &plan)?;
     let figures = Figures::of(&plan, &target, args.tune_ctx)?;
     let mut mix: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for w in plan.weights.values() {

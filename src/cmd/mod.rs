@@ -12,6 +12,7 @@ pub(crate) mod explain_page;
 pub(crate) mod explain_value;
 pub(crate) mod figures;
 pub(crate) mod gpu;
+pub(crate) mod ids;
 pub(crate) mod inspect;
 pub(crate) mod perplexity;
 pub(crate) mod prompt;
@@ -19,7 +20,6 @@ pub(crate) mod run;
 pub(crate) mod selftest;
 pub(crate) mod targets;
 
-use std::io;
 use std::path::Path;
 
 use glmc_runtime::load::read_sealed;
@@ -33,19 +33,14 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), CliError> {
     print_text(&format!("{value}\n"))
 }
 
-/// Prints lines on stdout, with what acts on a terminal escaped: names come from files. A closed pipe ends the command quietly.
+/// Prints one line on stdout, with what acts on a terminal or breaks lines escaped: names come from files.
 pub(crate) fn print_line(line: &str) -> Result<(), CliError> {
-    let lines: Vec<String> = line.split('\n').map(escaped).collect();
-    print_text(&format!("{}\n", lines.join("\n")))
+    print_text(&format!("{}\n", escaped(line)))
 }
 
-/// Prints text on stdout at once. A closed pipe ends the command quietly.
+/// Prints text on stdout at once. Nothing, and no error, once the reader has gone.
 pub(crate) fn print_text(text: &str) -> Result<(), CliError> {
-    match try_print(text) {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        Err(e) => Err(CliError::io(Path::new("stdout"), &e)),
-        Ok(()) => Ok(()),
-    }
+    try_print(text).map_err(|e| CliError::io(Path::new("stdout"), &e))
 }
 
 /// `1.5 GiB` and the like.

@@ -4,35 +4,43 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use glmc_ir::plan::Limits;
 use glmc_runtime::engine::{Engine, Want};
-use glmc_runtime::load::load;
+use glmc_runtime::load::{map_weights, read_runnable};
 
 use super::device::{Opened, Placed};
-use super::{print_json, print_line};
+use super::{ids, print_json, print_line};
 use crate::cli::PerplexityArgs;
 use crate::error::CliError;
 use crate::progress::Stage;
+use crate::{bus, memory};
 
+/// Ids of a window where nothing is said and as many fit.
+const WINDOW: u64 = 512;
 /// Largest text, in bytes, that is read.
 const MAX_TEXT: u64 = 64 << 20;
 
 pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     super::want_plan(&args.plan)?;
     let at = |e: CliError| e.at(&args.plan);
+    let named = Opened::named(&args.place)?;
+    // All that can be judged without the weights is, before they are mapped or gathered.
+    let plan = read_runnable(&args.plan).map_err(|e| at(e.into()))?;
+    let device = Opened::of_plan(named, &plan, &args.place).map_err(at)?;
+    memory::check(&plan, device.is_cpu()).map_err(at)?;
+    let window = window(args.window, &plan.limits).map_err(at)?;
     super::start_threads()?;
-    let device = Opened::new(&args.place)?;
-    let loaded = load(&args.plan).map_err(|e| at(e.into()))?;
-    let bytes = read(&args.file)?;
-    let ids = ids(args, &bytes)?;
-    let ctx = loaded.plan.limits.ctx;
-    if args.window > ctx {
-        let m = format!("--window {} does not fit the plan's context of {ctx}", args.window);
-        return Err(at(CliError::usage("window", m)));
+    let ids = ids(args, &read(&args.file)?, plan.model.vocab)?;
+    if ids.len() < 2 {
+        let m = "holds fewer than two tokens: there is nothing to score";
+        return Err(CliError::usage("too-short", m).of(&args.file));
     }
+    bus::reading_files(&plan.files);
+    let loaded = map_weights(plan, &args.plan).map_err(|e| at(e.into()))?;
     let Placed { mut engine, devices } = device.engine(loaded, &args.place, args.json).map_err(at)?;
     let mut progress = Stage::begin("scoring", args.json);
     let (mut nll, mut count) = (0.0, 0u64);
-    let windows = ids.chunks(args.window as usize);
+    let windows = ids.chunks(usize::try_from(window).unwrap_or(usize::MAX));
     let all = windows.len() as u64;
     for (window, done) in windows.zip(1..).filter(|(w, _)| w.len() > 1) {
         nll += score(&mut engine, window).map_err(at)?;
@@ -40,11 +48,6 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         progress.done(done, all);
     }
     progress.end();
-    if count == 0 {
-        return Err(
-            CliError::usage("too-short", "holds fewer than two tokens: there is nothing to score").of(&args.file)
-        );
-    }
     let perplexity = (nll / count as f64).exp();
     if !perplexity.is_finite() {
         let e = glmc_runtime::RuntimeError::Numbers(format!("the perplexity is {perplexity}"));
@@ -56,9 +59,31 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     print_line(&format!("perplexity {perplexity:.4} over {count} tokens"))
 }
 
+/// The window that was asked for, or the usual one where a plan has room for it.
+fn window(asked: Option<u64>, limits: &Limits) -> Result<u64, CliError> {
+    let (room, what, flag) = if limits.cache_rows < limits.ctx {
+        (limits.cache_rows, "the plan's caches hold", "--cache")
+    } else {
+        (limits.ctx, "the plan's context is", "--ctx")
+    };
+    let window = asked.unwrap_or(WINDOW.min(room));
+    if window > room || window < 2 {
+        let less = if room < 2 { "" } else { " or give a smaller --window" };
+        let asked = asked.map_or_else(|| "a window of at least 2".to_owned(), |n| format!("--window {n}"));
+        let m = format!("{asked} does not fit: {what} {room} tokens; compile with a larger {flag}{less}");
+        return Err(CliError::usage("window", m));
+    }
+    Ok(window)
+}
+
 /// A JSON list of ids, or text, in which the text of a control token is that token, as in a prompt.
-fn ids(args: &PerplexityArgs, bytes: &[u8]) -> Result<Vec<u32>, CliError> {
-    if let Ok(ids) = serde_json::from_slice::<Vec<u32>>(bytes) {
+fn ids(args: &PerplexityArgs, bytes: &[u8], vocab: u64) -> Result<Vec<u32>, CliError> {
+    let list = ids::parse(bytes, vocab).map_err(|e| {
+        let m =
+            format!("begins as a JSON list of token ids and is none: {e}; text may not begin with `[` and a number");
+        CliError::usage("ids", m).class("format").of(&args.file)
+    })?;
+    if let Some(ids) = list {
         return Ok(ids);
     }
     let text = std::str::from_utf8(bytes).map_err(|_| {

@@ -5,21 +5,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use glmc_runtime::engine::{Engine, SeqId, Want};
-use glmc_runtime::load::load;
+use glmc_runtime::load::{map_weights, read_runnable};
 use glmc_runtime::sampler::{Sampler, SamplerParams};
 use glmc_runtime::text::Tokenizer;
 
-use super::device::{Opened, Placed};
+use super::device::{Opened, Placed, Where};
 use super::{cached, print_json, print_text, prompt, tokenizer};
 use crate::cli::RunArgs;
 use crate::error::CliError;
-use crate::npy;
+use crate::output::{LOGITS, Place};
 use crate::progress::Stage;
-use crate::terminal::say;
+use crate::terminal::{say, unread};
+use crate::{bus, memory};
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     check(args)?;
-    let logits = args.logits.as_deref().map(npy::Place::check).transpose()?;
+    let logits = args.logits.as_deref().map(|p| Place::check(LOGITS, p)).transpose()?;
     let sampler = Sampler::new(SamplerParams {
         temperature: args.temp,
         top_k: args.top_k,
@@ -29,14 +30,19 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     })
     .map_err(|e| CliError::usage("sampling", e.to_string()))?;
     let start = Instant::now();
-    let device = Opened::new(&args.place)?;
+    let named = Opened::named(&args.place)?;
     let dir = cached::plan_of(args)?;
     let at = |e: CliError| e.at(&dir);
-    super::start_threads()?;
     let progress = Stage::begin("loading", args.json);
-    let loaded = load(&dir).map_err(|e| at(e.into()))?;
+    // All that can be judged without the weights is, before they are mapped or gathered.
+    let plan = read_runnable(&dir).map_err(|e| at(e.into()))?;
+    let device = Opened::of_plan(named, &plan, &args.place).map_err(at)?;
+    memory::check(&plan, device.is_cpu()).map_err(at)?;
+    super::start_threads()?;
     let tokenizer = tokenizer(&dir)?;
-    let prompt = prompt::ids(args, &dir, &tokenizer, &loaded.plan).map_err(at)?;
+    let prompt = prompt::ids(args, &dir, &tokenizer, &plan).map_err(at)?;
+    bus::reading_files(&plan.files);
+    let loaded = map_weights(plan, &dir).map_err(|e| at(e.into()))?;
     let Placed { engine, devices } = device.engine(loaded, &args.place, args.json).map_err(at)?;
     let load_s = start.elapsed().as_secs_f64();
     progress.end();
@@ -44,17 +50,21 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
         args,
         engine,
         devices,
+        place: device.place,
         sampler,
         tokenizer: &tokenizer,
-        cancel: cancel_flag()?,
+        cancel: cancel_flag().map_err(at)?,
         tokens: Vec::new(),
         logits: Vec::new(),
         text: String::new(),
     };
     let done = session.generate(&prompt).map_err(at)?;
     GENERATED.store(true, Ordering::SeqCst);
+    if done.finish == UNREAD {
+        std::process::exit(128 + SIGPIPE);
+    }
     if let Some(place) = logits {
-        place.write(&session.logits, session.tokens.len(), session.engine.plan().model.vocab)?;
+        place.write_npy(&session.logits, session.tokens.len(), session.engine.plan().model.vocab)?;
     }
     session.report(&prompt, &done, load_s)
 }
@@ -71,6 +81,11 @@ fn check(args: &RunArgs) -> Result<(), CliError> {
     Ok(())
 }
 
+/// How a generation ends whose reader has gone and that leaves nothing else.
+const UNREAD: &str = "unread";
+/// What would have ended it, had it not been ignored.
+const SIGPIPE: i32 = 13;
+
 /// Whether the tokens are made: from then on no signal waits for them.
 static GENERATED: AtomicBool = AtomicBool::new(false);
 
@@ -84,7 +99,14 @@ fn cancel_flag() -> Result<Arc<AtomicBool>, CliError> {
             std::process::exit(130);
         }
     };
-    ctrlc::set_handler(handler).map_err(|e| CliError::internal(format!("signal handler: {e}")))?;
+    ctrlc::set_handler(handler).map_err(|e| match e {
+        ctrlc::Error::System(e) => {
+            let m =
+                format!("the thread that waits for signals cannot be started: {e}; raise the limits of the process");
+            CliError::usage("threads", m).class("memory")
+        }
+        e => CliError::internal(format!("signal handler: {e}")),
+    })?;
     Ok(flag)
 }
 
@@ -93,6 +115,7 @@ struct Session<'a> {
     args: &'a RunArgs,
     engine: Engine,
     devices: Vec<serde_json::Value>,
+    place: Where,
     sampler: Sampler,
     tokenizer: &'a Tokenizer,
     cancel: Arc<AtomicBool>,
@@ -153,6 +176,9 @@ impl Session<'_> {
                 break "stop";
             }
             self.show(&stream.push(token))?;
+            if unread() && !self.args.json && self.args.logits.is_none() {
+                break UNREAD;
+            }
             if self.tokens.len() as u64 >= self.args.n {
                 break "length";
             }
@@ -201,7 +227,7 @@ impl Session<'_> {
             done.finish,
             prompt.len(),
             self.tokens.len(),
-            self.args.place.device
+            self.place
         ));
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use glmc_codegen_cuda::Arch;
 use glmc_passes::target::{Target, TargetError};
 
 use super::{human_bytes, print_json, print_line};
@@ -19,7 +20,14 @@ pub(crate) fn find(name: &str) -> Result<Target, CliError> {
     if name.ends_with(".toml") {
         let path = Path::new(name);
         let text = read(path)?;
-        Target::parse(&text).map_err(|e| {
+        let parsed = Target::parse(&text).and_then(|t| match t.arch.parse::<Arch>() {
+            Err(why) if t.arch != "cpu" => Err(TargetError::Schema {
+                key: "arch".into(),
+                why: format!("must be `cpu` or an architecture that kernels are made for: {why}"),
+            }),
+            _ => Ok(t),
+        });
+        parsed.map_err(|e| {
             let subject = if let TargetError::Schema { key, .. } = &e { Some(key.clone()) } else { None };
             CliError { subject, ..CliError::usage("target-schema", e.to_string()).class("format").of(path) }
         })

@@ -134,11 +134,26 @@ fn names_on_stdout_do_nothing_to_a_terminal() {
     text(glmc(&["inspect", s(&plan)]));
     text(glmc(&["explain", s(&plan)]));
     let (ran, named) = changed(dir.path(), |w| {
-        w.set("general.name", "a\x1b[31m\nb");
+        w.set("general.name", "a\x1b[31m\nforged line");
     });
     ran.ok();
-    text(glmc(&["inspect", s(&named)]));
-    text(glmc(&["inspect", s(&dir.path().join("model.gguf"))]));
+    let target = super::targets::user_target(dir.path(), "");
+    let evil = std::fs::read_to_string(&target).unwrap().replace("\"mine\"", "\"mine\\nforged line\"");
+    std::fs::write(&target, evil).unwrap();
+    let (model, of_target) = (dir.path().join("model.gguf"), dir.path().join("of_target"));
+    let args = ["compile", s(&model), "-o", s(&of_target), "--ctx", "64", "--target", s(&target)];
+    let outs = [
+        text(glmc(&args)),
+        text(glmc(&["inspect", s(&named)])),
+        text(glmc(&["inspect", s(&model)])),
+        text(glmc(&["inspect", s(&of_target)])),
+        text(glmc(&["explain", s(&of_target)])),
+        text(glmc(&[&args[..], &["--emit", "after=schedule"]].concat())),
+    ];
+    for out in outs {
+        assert!(out.contains("\\nforged line"), "{out:?}");
+        assert!(!out.lines().any(|l| l.trim_start().starts_with("forged")), "{out:?}");
+    }
 }
 
 #[test]

@@ -100,3 +100,34 @@ fn a_link_in_the_cache_is_replaced_not_followed() {
         (vec!["notes".to_owned()], b"mine".to_vec())
     );
 }
+
+#[test]
+fn a_second_model_in_the_folder_is_an_error_with_and_without_a_cached_plan() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folder, cache, empty) = (dir.path().join("model"), dir.path().join("cache"), dir.path().join("empty"));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::copy(tiny(), folder.join("a.gguf")).unwrap();
+    let go = |cache: &Path| {
+        let mut c = Command::new(GLMC);
+        c.args(["run", s(&folder), "--ctx", "64", "--tokens", "1", "-n", "1", "--json"]).env("XDG_CACHE_HOME", cache);
+        run(c)
+    };
+    go(&cache).ok();
+    std::fs::copy(tiny(), folder.join("b.gguf")).unwrap();
+    let (cached, fresh) = (go(&cache), go(&empty));
+    assert_eq!((cached.code(), cached.class()), (3, ("io".into(), "is-a-directory".into())), "{cached:?}");
+    assert_eq!((cached.json(), cached.error_line()), (fresh.json(), fresh.error_line()));
+    std::fs::remove_file(folder.join("a.gguf")).unwrap();
+    go(&cache).ok();
+}
+
+#[test]
+fn a_cache_that_takes_no_plan_is_answered_with_what_to_do() {
+    let cache = tempfile::tempdir().unwrap();
+    std::fs::create_dir(cache.path().join("glmc")).unwrap();
+    // A folder that is there and takes nothing, whoever asks.
+    std::os::unix::fs::symlink("/proc", cache.path().join("glmc/plans")).unwrap();
+    let ran = go(cache.path(), &["--prompt", "1 2 3"]);
+    assert_eq!((ran.code(), ran.class().0.as_str()), (3, "io"), "{ran:?}");
+    assert!(ran.error_line().contains("XDG_CACHE_HOME"), "{ran:?}");
+}

@@ -136,3 +136,86 @@ fn a_plan_below_a_file_is_a_mistake_of_the_command_line() {
     }
     assert_eq!((names(dir.path()), std::fs::read(&file).unwrap()), (vec!["file".to_owned()], b"mine".to_vec()));
 }
+
+fn page(plan: &Path, to: &Path) -> Ran {
+    glmc(&["explain", s(plan), "--json", "--html", s(to)])
+}
+
+#[test]
+fn a_page_overwrites_nothing_but_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, plan) = own(dir.path());
+    let at = |n: &str| dir.path().join(n);
+    std::fs::write(at("other.html"), "<!doctype html>\n<p>mine").unwrap();
+    std::os::unix::fs::symlink(&model, at("link.html")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
+    let before = names(dir.path());
+    let places = [
+        model.clone(),
+        plan.clone(),
+        plan.join("plan.json"),
+        at("other.html"),
+        at("link.html"),
+        at("fifo"),
+        "/dev/null".into(),
+    ];
+    for place in &places {
+        let read = |p: &Path| if p.is_file() { std::fs::read(p).ok() } else { None };
+        let held = read(place);
+        refused(&page(&plan, place), "output-exists", s(place));
+        assert_eq!(read(place), held, "{}", place.display());
+    }
+    refused(&page(&plan, &at("no/such/a.html")), "output-parent", "no folder");
+    assert_eq!(names(dir.path()), before);
+    // An older page is replaced; of a failed one nothing is left, and the older stays.
+    page(&plan, &at("a.html")).ok();
+    let whole = std::fs::read(at("a.html")).unwrap();
+    for old in [true, false] {
+        if !old {
+            std::fs::remove_file(at("a.html")).unwrap();
+        }
+        let mut c = std::process::Command::new("/bin/sh");
+        c.args(["-c", "ulimit -f 1; exec \"$@\"", "sh", super::support::GLMC, "explain", s(&plan), "--html"]);
+        c.arg(at("a.html"));
+        let ran = super::support::run(c);
+        assert_eq!((ran.code(), ran.class().0.as_str()), (3, "io"), "{ran:?}");
+        assert_eq!(std::fs::read(at("a.html")).ok(), old.then(|| whole.clone()));
+    }
+    page(&plan, &at("a.html")).ok();
+    page(&plan, &at("a.html")).ok();
+    assert_eq!(std::fs::read(at("a.html")).unwrap(), whole);
+    assert_eq!(names(dir.path()).len(), before.len() + 1);
+}
+
+#[test]
+fn nothing_is_put_into_a_plan() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = tiny_plan(dir.path());
+    let before = names(&plan);
+    std::os::unix::fs::symlink(&plan, dir.path().join("link")).unwrap();
+    for folder in [&plan, &dir.path().join("link")] {
+        refused(&logits(&plan, &folder.join("l.npy")), "output-in-plan", "logits");
+        refused(&page(&plan, &folder.join("a.html")), "output-in-plan", "page");
+    }
+    assert_eq!(names(&plan), before);
+    super::support::compile(&tiny(), &plan).ok();
+}
+
+#[test]
+fn a_place_that_takes_nothing_is_refused_before_anything_is_computed() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = tiny_plan(dir.path());
+    let long = dir.path().join(format!("{}.npy", "n".repeat(300)));
+    for place in [Path::new("/proc/l.npy"), &long] {
+        for ran in [logits(&plan, place), page(&plan, place)] {
+            assert_eq!((ran.code(), ran.class().0.as_str()), (3, "io"), "{ran:?}");
+        }
+        // Before the plan is even looked at.
+        let ran = logits(Path::new("/no/such/plan"), place);
+        assert_eq!(ran.json()["error"]["file"], s(place), "{ran:?}");
+    }
+    // A name that is just short enough can be written.
+    let long = dir.path().join(format!("{}.npy", "n".repeat(251)));
+    logits(&plan, &long).ok();
+    assert_eq!(names(dir.path()).len(), 2);
+}

@@ -3,7 +3,7 @@
 use super::support::{glmc, s, tiny_plan};
 
 /// The driver's version and the number of devices, if the machine has them.
-fn machine() -> (bool, usize) {
+pub(crate) fn machine() -> (bool, usize) {
     let found = glmc(&["devices", "--json"]).ok().json();
     let devices = found["devices"].as_array().unwrap().len();
     for library in ["driver", "nvrtc", "nccl"] {
@@ -53,7 +53,7 @@ fn without_a_device_the_self_test_and_the_measurement_say_so() {
 
 #[test]
 fn what_is_no_gpu_is_a_usage_error() {
-    for device in ["cuda", "cuda:x", "cuda:-1", "cpu", ""] {
+    for device in ["cuda:x", "cuda:", "cuda:-1", "cpu", ""] {
         let ran = glmc(&["selftest", "--device", device]);
         assert_eq!(ran.code(), 2, "{device} {ran:?}");
     }
@@ -78,8 +78,11 @@ fn a_plan_for_a_gpu_that_is_not_there_never_runs_elsewhere() {
             let ran = glmc(&[args, &["--device", "cuda:0"]].concat());
             assert_eq!(ran.code(), 4, "{ran:?}");
             assert!(driver || ran.json()["error"]["code"] == "no-driver", "{ran:?}");
+            // The same device by its short name.
+            let short = glmc(&[args, &["--device", "cuda"]].concat());
+            assert_eq!((short.code(), short.json()), (4, ran.json()));
         }
-        for device in ["gpu", "cuda", "cuda:", "cuda:-1", ""] {
+        for device in ["gpu", "cuda:", "cuda:-1", ""] {
             assert_eq!(glmc(&[args, &["--device", device]].concat()).code(), 2, "{device}");
         }
         let ran = glmc(&[args, &["--device", "cpu"]].concat()).ok().json();

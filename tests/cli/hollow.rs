@@ -16,7 +16,7 @@ const VOCAB: usize = 154_880;
 const LAYERS: u64 = 78;
 
 /// How a preset types a tensor: its role, its block, the number of blocks.
-pub(super) type Mix = fn(&str, u64, u64) -> Q;
+pub(crate) type Mix = fn(&str, u64, u64) -> Q;
 
 /// The stock quantiser's rules.
 fn q4_k_m(role: &str, i: u64, blocks: u64) -> Q {
@@ -30,7 +30,7 @@ fn q4_k_m(role: &str, i: u64, blocks: u64) -> Q {
 }
 
 /// As seen in published dynamic files.
-pub(super) fn ud_q4_k_xl(role: &str, i: u64, blocks: u64) -> Q {
+pub(crate) fn ud_q4_k_xl(role: &str, i: u64, blocks: u64) -> Q {
     match role {
         "ffn_gate_exps" | "ffn_up_exps" if i == blocks - 1 => Q::Q5_K,
         "ffn_gate_exps" | "ffn_up_exps" => Q::Q4_K,
@@ -46,7 +46,7 @@ fn q8_0(_: &str, _: u64, _: u64) -> Q {
 }
 
 /// Writes the header of a GLM-5 (or, with `shared`, a GLM-5.2) as sparse files; returns the path to open.
-pub(super) fn write(dir: &Path, mix: Mix, shared: bool, parts: u16) -> PathBuf {
+pub(crate) fn write(dir: &Path, mix: Mix, shared: bool, parts: u16) -> PathBuf {
     let set = open(&fixture("models/tiny-Q4_K_M.gguf")).unwrap();
     let mut w = GgufWriter::from_set(&set).unwrap();
     w.retain_tensors(|_| false);
@@ -278,7 +278,7 @@ fn glm_5_in_one_file_and_in_parts() {
 }
 
 /// `compile` for eight cards at a context of 131072, one sequence.
-pub(super) fn on_eight_cards(model: &Path, plan: &Path) -> super::support::Ran {
+pub(crate) fn on_eight_cards(model: &Path, plan: &Path) -> super::support::Ran {
     let args = ["compile", model.to_str().unwrap(), "-o", plan.to_str().unwrap(), "--target", "8x-rtx-pro-6000"];
     glmc(&[&args[..], &["--ctx", "131072", "--max-batch", "1", "--no-kernels", "--json"]].concat())
 }

@@ -219,3 +219,53 @@ fn no_number_of_threads_is_obeyed_blindly() {
     c.args(["run", s(&plan), "--tokens", "1", "-n", "1", "--ignore-eos", "--json"]).env("RAYON_NUM_THREADS", "1");
     assert!(!run(c).ok().err.contains("RAYON"));
 }
+
+/// A run of a plan, and what it says once its model has been cut short while it ran.
+fn cut_short(model: &Path, args: &[&str]) -> super::support::Ran {
+    let bytes = std::fs::read(model).unwrap();
+    let mut c = Command::new(GLMC);
+    c.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let start = Instant::now();
+    let mut child = c.spawn().unwrap();
+    let maps = format!("/proc/{}/maps", child.id());
+    let name = model.file_name().unwrap().to_str().unwrap();
+    while !std::fs::read_to_string(&maps).unwrap_or_default().contains(name) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it mapped the model");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    std::fs::OpenOptions::new().write(true).open(model).unwrap().set_len(0).unwrap();
+    let out = child.wait_with_output().unwrap();
+    std::fs::write(model, bytes).unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let (out, err, status) = (text(out.stdout), text(out.stderr), out.status);
+    super::support::Ran { status, out, err, peak: u64::MAX, time: start.elapsed() }
+}
+
+#[test]
+fn a_model_that_is_cut_short_while_it_runs_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, plan) = (dir.path().join("model.gguf"), dir.path().join("plan"));
+    std::fs::copy(tiny(), &model).unwrap();
+    let ids = dir.path().join("ids");
+    std::fs::write(&ids, serde_json::to_vec(&vec![1u32; 20_000]).unwrap()).unwrap();
+    for target in ["cpu", "8x-cpu"] {
+        glmc(&["compile", s(&model), "-o", s(&plan), "--ctx", "4096", "--target", target, "--json"]).ok();
+        for args in [
+            &["run", s(&plan), "--tokens", "1,2,3", "-n", "4000", "--ignore-eos", "--json"][..],
+            &["run", s(&plan), "--tokens", "1,2,3", "-n", "4000", "--ignore-eos"],
+            &["perplexity", s(&plan), "-f", s(&ids), "--json"],
+        ] {
+            let ran = cut_short(&model, args);
+            if target == "8x-cpu" && ran.status.code() == Some(0) {
+                // All that is in pieces was gathered already.
+                continue;
+            }
+            assert_eq!((ran.code(), ran.class()), (3, ("io".into(), "io".into())), "{target} {args:?}: {ran:?}");
+            assert!(ran.error_line().contains(&format!("]: {}: ", s(&model))), "{ran:?}");
+            if args.contains(&"--json") {
+                assert_eq!(ran.json()["error"]["file"], s(&model), "{ran:?}");
+            }
+        }
+    }
+    runs(&plan).ok();
+}

@@ -49,10 +49,41 @@ fn a_closed_stdout_is_quiet_and_keeps_the_exit_code() {
     for (args, code) in commands(s(&plan)) {
         let out = go(&args, closed(), Stdio::piped());
         let err = String::from_utf8_lossy(&out.stderr);
-        assert_eq!(out.status.code(), Some(code), "{args:?}: {out:?}");
+        // Nobody reads the text that was to be made: as if the signal had ended it.
+        let unread = code == 0 && args.contains(&"--tokens");
+        assert_eq!(out.status.code(), Some(if unread { 128 + libc::SIGPIPE } else { code }), "{args:?}: {out:?}");
         assert!(!err.contains("panicked"), "{args:?}: {err}");
         assert_eq!(err.contains("error["), code != 0, "{args:?}: {err}");
     }
+}
+
+#[test]
+fn a_closed_stdout_stops_no_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let (model, plan, npy) = (tiny(), dir.path().join("plan"), dir.path().join("l.npy"));
+    for more in [&["--emit", "all"][..], &["--emit", "after=lift"], &[], &["--json"]] {
+        let args = [&["compile", s(&model), "-o", s(&plan), "--ctx", "256"], more].concat();
+        let out = go(&args, closed(), Stdio::piped());
+        assert_eq!(out.status.code(), Some(0), "{more:?}: {out:?}");
+        super::support::runs(&plan).ok();
+        std::fs::remove_dir_all(&plan).unwrap();
+        // What cannot be written elsewhere is an error, and the plan is there as well.
+        let out = go(&args, full(), Stdio::piped());
+        assert_eq!(out.status.code(), Some(3), "{more:?}: {out:?}");
+        assert!(String::from_utf8_lossy(&out.stderr).contains("error[io/io]: stdout: "), "{more:?}: {out:?}");
+        super::support::runs(&plan).ok();
+    }
+    let args = ["run", s(&plan), "--tokens", "1,2", "-n", "9", "--ignore-eos", "--logits", s(&npy)];
+    let out = go(&args, closed(), Stdio::piped());
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    assert!(std::fs::read(&npy).unwrap().len() > 9 * 2048 * 4);
+    // An object that nobody reads was made nevertheless.
+    let args = ["run", s(&plan), "--tokens", "1,2", "-n", "3", "--ignore-eos", "--json"];
+    assert_eq!(go(&args, closed(), Stdio::piped()).status.code(), Some(0));
+    // A page is written whoever hears of it.
+    let page = dir.path().join("page.html");
+    assert_eq!(go(&["explain", s(&plan), "--html", s(&page)], closed(), Stdio::piped()).status.code(), Some(0));
+    assert!(page.is_file());
 }
 
 #[test]

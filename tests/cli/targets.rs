@@ -64,8 +64,6 @@ fn a_gpu_plan_says_when_its_kernels_are_compiled() {
     };
     assert!(text(&[]).contains("kernels are compiled at the first run"));
     assert!(text(&["--no-kernels"]).contains("kernels are compiled at the first run"));
-    let ran = glmc(&["run", s(&plan), "--prompt", "1"]);
-    assert_eq!((ran.code(), ran.class()), (3, ("plan".into(), "plan-target".into())), "{ran:?}");
 }
 
 #[test]
@@ -80,6 +78,7 @@ fn a_description_with_a_mistake_is_refused_by_file_and_key() {
         ("reserve_bytes", "reserved_bytes", "device.reserve_bytes"),
         ("ranks = 1", "ranks = 1\ncolour = 7", "colour"),
         ("ranks = 1", "ranks = 2", "link"),
+        ("arch = \"cpu\"", "arch = \"tpu\"", "arch"),
     ] {
         assert!(good.contains(from));
         std::fs::write(&path, good.replace(from, to)).unwrap();
@@ -133,6 +132,23 @@ fn a_plan_that_does_not_fit_is_refused_and_the_largest_that_does_is_right() {
         std::fs::remove_dir_all(&plan).unwrap();
         assert_eq!(compile(&target, &plan, largest + largest / 2 + 1).code(), 3, "{largest}");
     }
+    // Pools that were sized apart are what is too large, and the rows that are said to fit do.
+    let (model, enough) = (tiny(), memory(sum));
+    let rows = |n: u64| {
+        let n = n.to_string();
+        glmc(&["compile", s(&model), "-o", s(&plan), "--ctx", "64", "--cache", &n, "--json", "--target", s(&enough)])
+    };
+    let ran = rows(1_000_000);
+    assert_eq!((ran.code(), ran.class()), (3, ("memory".into(), "too-large".into())), "{ran:?}");
+    let (_, rest) = ran.error_line().split_once("the 1000000 rows of --cache take ").unwrap();
+    let fit: u64 = rest.split("about ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    rows(fit).ok();
+    std::fs::remove_dir_all(&plan).unwrap();
+    assert_eq!(rows(fit + fit / 10 + 2).code(), 3, "{fit}");
+    // More rows than can be counted are refused by file and flag.
+    let ran = rows(1 << 40);
+    assert_eq!((ran.code(), ran.class()), (2, ("usage".into(), "cache".into())), "{ran:?}");
+    assert!(ran.error_line().contains(&format!("{}: --cache ", s(&tiny()))), "{ran:?}");
     let ran = compile(&memory(100_000), &plan, 2000);
     assert!(ran.error_line().contains("no context fits, no batch fits"), "{}", ran.error_line());
 }
@@ -252,5 +268,54 @@ fn targets_of_extreme_rates_have_placements() {
         let (plan, model) = (dir.path().join("plan"), tiny());
         let args = ["compile", s(&model), "-o", s(&plan), "--target", s(&target), "--ctx", "256", "--json"];
         assert_eq!(glmc(&args).ok().json()["ranks"], 8, "{rates} {latency}");
+    }
+}
+
+#[test]
+fn a_forged_target_is_no_fault_of_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("p");
+    glmc(&["compile", s(&tiny()), "-o", s(&plan), "--ctx", "256", "--target", "8x-cpu", "--json"]).ok();
+    let json = super::support::plan_json(&plan);
+    let good = std::fs::read_to_string(plan.join("target.toml")).unwrap();
+    let without_link = good.split("[link]").next().unwrap().to_owned();
+    let one = without_link.replace("ranks = 8", "ranks = 1");
+    for (what, text) in [
+        ("one rank", one.clone()),
+        ("four ranks", good.replace("ranks = 8", "ranks = 4")),
+        ("no link", without_link),
+        ("another machine", good.replace("name = \"8x-cpu\"", "name = \"8x-cpu2\"")),
+        ("another kind", good.replace("arch = \"cpu\"", "arch = \"sm_90\"")),
+    ] {
+        assert_ne!(text, good, "{what}");
+        std::fs::write(plan.join("target.toml"), text).unwrap();
+        super::support::reseal(&plan, &json);
+        for args in [&["inspect", s(&plan)][..], &["explain", s(&plan)], &["explain", s(&plan), "logits"]] {
+            let ran = glmc(args);
+            assert_eq!((ran.code(), ran.class()), (3, ("plan".into(), "plan-invalid".into())), "{what}: {ran:?}");
+            assert!(ran.error_line().contains("target.toml: "), "{what}: {ran:?}");
+        }
+    }
+    std::fs::write(plan.join("target.toml"), good).unwrap();
+    super::support::reseal(&plan, &json);
+    glmc(&["explain", s(&plan)]).ok();
+}
+
+#[test]
+fn a_gpu_that_kernels_cannot_be_made_for_is_refused_by_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let path =
+        user_target(dir.path(), "memory_bytes = 80000000000\nsm_count = 100\nshared_memory_per_block_bytes = 65536");
+    let good = std::fs::read_to_string(&path).unwrap();
+    for (arch, known) in [("sm_90", true), ("sm_1", false), ("sm_90a", false), ("sm_75", false)] {
+        std::fs::write(&path, good.replace("arch = \"cpu\"", &format!("arch = \"{arch}\""))).unwrap();
+        let ran = glmc(&["compile", s(&tiny()), "-o", s(&dir.path().join("p")), "--target", s(&path), "--json"]);
+        if known {
+            ran.ok();
+            continue;
+        }
+        assert_eq!((ran.code(), ran.class()), (3, ("format".into(), "target-schema".into())), "{arch}: {ran:?}");
+        assert_eq!(ran.json()["error"]["subject"], "arch");
+        assert!(ran.error_line().contains("sm_80") && ran.error_line().contains("sm_121"), "{arch}: {ran:?}");
     }
 }

@@ -25,5 +25,5 @@ pub use arch::glm_dsa::config::GlmDsaConfig;
 pub use container::{Part, TensorInfo};
 pub use error::{Class, InputError};
 pub use model::Model;
-pub use set::{GgufSet, open};
+pub use set::{GgufSet, find, open};
 pub use weights::{Ledger, LedgerReport, WeightRef};

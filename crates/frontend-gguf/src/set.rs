@@ -55,8 +55,7 @@ impl PartName {
 /// # Errors
 /// Class `io`, `format`, `unsupported` or `model`; the message names the part, key or tensor at fault.
 pub fn open(path: &Path) -> Result<GgufSet> {
-    let meta = stat(path)?;
-    let path = if meta.is_dir() { pick_from_folder(path)? } else { path.to_path_buf() };
+    let path = find(path)?;
     let named = Part::open(&path)?;
     let count = split_int(&named, "split.count")?.unwrap_or(0);
     if count <= 1 {
@@ -76,6 +75,14 @@ pub fn open(path: &Path) -> Result<GgufSet> {
     let set = GgufSet::new(open_siblings(named, &path, &name)?)?;
     check_total(set.parts())?;
     Ok(set)
+}
+
+/// The file that `path` names: itself, or a part of the only model in a folder. Opens nothing.
+///
+/// # Errors
+/// Class `io`: nothing is there, or a folder holds no model or several.
+pub fn find(path: &Path) -> Result<PathBuf> {
+    if stat(path)?.is_dir() { pick_from_folder(path) } else { Ok(path.to_path_buf()) }
 }
 
 fn open_siblings(named: Part, path: &Path, name: &PartName) -> Result<Vec<Part>> {

@@ -9,7 +9,7 @@ use glmc_ir::ty::SymValues;
 use crate::device::cpu::Observer;
 use crate::device::{Device, cpu_of};
 use crate::error::RuntimeError;
-use crate::load::{Loaded, check_cpu, check_engine};
+use crate::load::{Loaded, check_engine};
 
 /// A live sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -38,14 +38,13 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with empty caches on the CPU.
+    /// An engine with empty caches on the CPU, whatever the plan's target: launches mean the same everywhere.
     ///
     /// # Errors
-    /// A plan that is not for the CPU, whose phases or sizes do not fit the engine, or memory that the system does not
-    /// give.
+    /// A plan whose phases or sizes do not fit the engine, a contract that the CPU does not have, or memory or threads
+    /// that the system does not give.
     pub fn new(loaded: Loaded) -> Result<Self, RuntimeError> {
         check_engine(&loaded.plan, &loaded.dir)?;
-        check_cpu(&loaded.plan, &loaded.dir)?;
         let device = cpu_of(&loaded.plan)?;
         Self::on(loaded, device)
     }

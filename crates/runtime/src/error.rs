@@ -55,6 +55,9 @@ pub enum RuntimeError {
         /// What to do.
         help: &'static str,
     },
+    /// Threads that the system does not start.
+    #[error("{0}; set RAYON_NUM_THREADS to fewer, or raise the limits of the process")]
+    Threads(String),
     /// A launch failed.
     #[error("step `{step}` ({kernel}): {source}")]
     Kernel {

@@ -1,5 +1,6 @@
 //! Runs compiled plans: loading ([`load`]), devices ([`device`]), ranks that meet ([`collective`]), sequences
-//! ([`engine`]), sampling ([`sampler`]), text ([`text`]) and the number of threads ([`threads`]). It never knows an architecture, a tensor's name or why a step exists.
+//! ([`engine`]), sampling ([`sampler`]), text ([`text`]), the memory that a plan needs ([`need`]) and the number of
+//! threads ([`threads`]). It never knows an architecture, a tensor's name or why a step exists.
 
 pub mod collective;
 pub mod device;
@@ -8,6 +9,7 @@ mod engine_can_run;
 mod error;
 pub mod load;
 mod map;
+pub mod need;
 pub mod sampler;
 pub mod text;
 pub mod threads;

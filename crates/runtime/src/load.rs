@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use glmc_ir::entities::WeightId;
 use glmc_ir::placement::local_type;
-use glmc_ir::plan::{FORMAT, FileRef, Plan, Recipe};
+use glmc_ir::plan::{FORMAT, FileRef, Plan, Recipe, Slice};
 use glmc_ir::shard_map::Shard;
 use glmc_ir::ty::SymValues;
 
@@ -79,7 +79,8 @@ pub fn read_sealed_if_any(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, Run
     let refuse =
         |path: &Path, code, message: &str| RuntimeError::Plan { path: path.into(), code, message: message.into() };
     let manifest_path = dir.join(MANIFEST);
-    if std::fs::metadata(dir).is_ok_and(|m| m.is_dir()) && !manifest_path.exists() {
+    // A folder that may not be searched is not one without a manifest.
+    if std::fs::metadata(dir).is_ok_and(|m| m.is_dir()) && matches!(manifest_path.try_exists(), Ok(false)) {
         return Err(refuse(
             dir,
             "plan-incomplete",
@@ -96,7 +97,7 @@ pub fn read_sealed_if_any(dir: &Path, name: &str) -> Result<Option<Vec<u8>>, Run
         ));
     }
     let Some(hash) = manifest.files.get(name) else { return Ok(None) };
-    if !path.exists() {
+    if matches!(path.try_exists(), Ok(false)) {
         let what = "is missing: the plan was made with this file; put it back or compile the model again";
         return Err(refuse(&path, "plan-incomplete", what));
     }
@@ -153,15 +154,22 @@ pub fn parse_plan(text: &[u8], path: &Path) -> Result<Plan, RuntimeError> {
     Ok(plan)
 }
 
+/// Reads the plan of `dir` that is to run, not its weight files.
+///
+/// # Errors
+/// See [`read_plan`]; also a plan whose phases or sizes the engine cannot run.
+pub fn read_runnable(dir: &Path) -> Result<Plan, RuntimeError> {
+    let plan = read_plan(dir)?;
+    check_engine(&plan, dir)?;
+    Ok(plan)
+}
+
 /// Reads a plan and maps the weight files it names.
 ///
 /// # Errors
-/// See [`read_plan`]; also a plan whose phases or sizes the engine cannot run, and a weight file that is missing or is
-/// not the one the plan was made from.
+/// See [`read_runnable`] and [`map_weights`].
 pub fn load(dir: &Path) -> Result<Loaded, RuntimeError> {
-    let plan = read_plan(dir)?;
-    check_engine(&plan, dir)?;
-    map_weights(plan, dir)
+    map_weights(read_runnable(dir)?, dir)
 }
 
 /// Refuses a plan that the verifier accepts and the engine cannot run.
@@ -173,22 +181,18 @@ pub(crate) fn check_engine(plan: &Plan, dir: &Path) -> Result<(), RuntimeError> 
     })
 }
 
-/// Refuses a plan that is made for other devices than the CPU.
-pub(crate) fn check_cpu(plan: &Plan, dir: &Path) -> Result<(), RuntimeError> {
-    if plan.target.arch == "cpu" {
-        return Ok(());
-    }
-    let message = format!(
-        "is for target `{}` ({} ranks of {}); without `--device cuda:N` plans of cpu ranks run: compile for `--target cpu`",
-        plan.target.name, plan.target.ranks, plan.target.arch
-    );
-    Err(RuntimeError::Plan { path: dir.join(PLAN), code: "plan-target", message })
-}
-
-/// Maps the weight files of a plan that passed its checks.
+/// Compares the weight files with those that the plan was made from, by their headers and samples; maps none.
 ///
 /// # Errors
-/// A weight file that is missing or is not the one the plan was made from.
+/// A weight file that is missing or is another one.
+pub fn check_weights(plan: &Plan) -> Result<(), RuntimeError> {
+    plan.files.iter().try_for_each(|f| check_part(f).map(drop))
+}
+
+/// Maps the weight files of a plan that passed its checks, and gathers for each rank what lies in pieces.
+///
+/// # Errors
+/// A weight file that is missing or is not the one the plan was made from, or memory that the system does not give.
 pub fn map_weights(plan: Plan, dir: &Path) -> Result<Loaded, RuntimeError> {
     let files: Arc<[Mapped]> = plan.files.iter().map(open_part).collect::<Result<_, _>>()?;
     let ranks = 0..plan.target.ranks as usize;
@@ -211,6 +215,10 @@ pub fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, RuntimeError> {
 }
 
 fn open_part(f: &FileRef) -> Result<Mapped, RuntimeError> {
+    Mapped::open(check_part(f)?)
+}
+
+fn check_part(f: &FileRef) -> Result<&Path, RuntimeError> {
     let path = Path::new(&f.path);
     let changed = |code, what: String| RuntimeError::Plan {
         path: path.into(),
@@ -237,7 +245,17 @@ fn open_part(f: &FileRef) -> Result<Mapped, RuntimeError> {
     if read(glmc_content::sample_hash(path, f.header_bytes))? != f.sample_hash {
         return Err(changed("weights-changed", "its data has changed".into()));
     }
-    Mapped::open(path)
+    Ok(path)
+}
+
+/// Whether these bytes of a rank stay in their file: they are one piece, in the file's own form.
+pub(crate) fn is_mapped(recipe: &Recipe, slices: &[Slice]) -> bool {
+    is_as_in_file(recipe) && matches!(slices, [s] if s.count == 1)
+}
+
+/// Whether a weight is kept in the form that its file has.
+fn is_as_in_file(recipe: &Recipe) -> bool {
+    recipe.ty.elem == recipe.ty.elem.in_file()
 }
 
 /// The weights of one rank: mapped where a recipe is one slice, gathered where it is several or where the
@@ -281,11 +299,7 @@ impl Weights {
     fn bytes_of(files: &[Mapped], recipe: &Recipe, plan: &Plan, rank: usize) -> Result<Bytes, RuntimeError> {
         let outside = || RuntimeError::Request(format!("weight `{}` lies outside its file", recipe.name));
         let slices = recipe.slices.get(rank).ok_or_else(outside)?;
-        let kept = recipe.ty.elem == recipe.ty.elem.in_file();
-        if let [s] = slices.as_slice()
-            && s.count == 1
-            && kept
-        {
+        if let ([s], true) = (slices.as_slice(), is_mapped(recipe, slices)) {
             let (part, start) = (s.part as usize, s.offset as usize);
             let end = start.checked_add(s.bytes as usize).ok_or_else(outside)?;
             files.get(part).and_then(|f| f.bytes().get(start..end)).ok_or_else(outside)?;
@@ -302,7 +316,7 @@ impl Weights {
                 out.extend_from_slice(file.get(start..start + s.bytes as usize).ok_or_else(outside)?);
             }
         }
-        if kept {
+        if is_as_in_file(recipe) {
             return Ok(Bytes::Owned(out));
         }
         let shard = Shard::of(&recipe.ty, &plan.mesh, rank as u64, &SymValues::default());

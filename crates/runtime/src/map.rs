@@ -9,8 +9,8 @@ use crate::error::RuntimeError;
 
 /// A read-only mapping of a whole file.
 ///
-/// A file that another process cuts short while it is mapped makes the next read of the lost pages fail with SIGBUS;
-/// that is out of scope, as for every program that maps weights.
+/// A file that another process cuts short while it is mapped makes the next read of the lost pages fail with SIGBUS:
+/// the process must end, and only the binary can say why.
 #[derive(Debug)]
 pub(crate) struct Mapped(Mmap);
 

@@ -53,7 +53,7 @@ impl CpuGroup {
         let threads = (0..n).map(|r| {
             let named = move |i| format!("rank-{r}-{i}");
             let pool = ThreadPoolBuilder::new().num_threads(each).thread_name(named).build();
-            pool.map_err(|e| RuntimeError::Request(format!("the threads of rank {r} cannot be started: {e}")))
+            pool.map_err(|e| RuntimeError::Threads(format!("the threads of rank {r} cannot be started: {e}")))
         });
         let threads = threads.collect::<Result<_, _>>()?;
         Ok(CpuGroup { ranks, threads, poison: false, patience: PATIENCE, before: None })
