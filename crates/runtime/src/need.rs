@@ -27,11 +27,7 @@ impl HostNeed {
         let gathered = plan.weights.values().flat_map(|w| w.slices.iter().map(move |s| gathered_bytes(w, s)));
         let arena = plan.phases.iter().map(|p| p.arena_bytes).max().unwrap_or(0);
         let pools = (0..ranks).flat_map(|r| plan.states.values().map(move |s| pool_bytes(plan, s, r)));
-        HostNeed {
-            gathered: sum(&mut { gathered }),
-            caches: sum(&mut { pools }),
-            arenas: arena.saturating_mul(ranks),
-        }
+        HostNeed { gathered: sum(&mut { gathered }), caches: sum(&mut { pools }), arenas: arena.saturating_mul(ranks) }
     }
 
     /// Everything.
