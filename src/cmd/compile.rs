@@ -100,7 +100,9 @@ fn compile_checked(
     let job = Job { model: &model, target: &target, limits: &limits, choices: sizes.choices(), emit, check };
     let mut made = job.make(&lifted, &Machine::new(&target, tune_ctx))?;
     // Before a byte of the weights is looked at.
-    if let Err(refused) = figures::fit(&made.plan, &target, set.path()) {
+    let mut more = 0;
+    for tries in 0.. {
+        let Err(refused) = figures::fit(&made.plan, &target, set.path()) else { break };
         // Placement knows weights and pools only. Where those fit, it is told what everything else took.
         let placed = made.decisions.placement.as_ref().is_some_and(|p| p.fits);
         let needs = figures::needs(&made.plan, &target)?;
@@ -108,12 +110,15 @@ fn compile_checked(
             let d = &target.device;
             [n.weights, n.cache_bytes(), d.context_bytes, d.graph_bytes, d.reserve_bytes].into_iter().sum::<u64>()
         };
-        let more = needs.iter().map(|n| n.total().saturating_sub(known(n))).max().filter(|_| placed);
-        let Some(more) = more else { return Err(refused) };
+        let took = needs.iter().map(|n| n.total().saturating_sub(known(n))).max().filter(|_| placed);
+        let over = needs.iter().map(Need::total).max().unwrap_or(0);
+        let over = over.saturating_sub(target.device.memory_bytes.unwrap_or(u64::MAX));
+        // Another placement has other arenas: what it took is seen only once it is made.
+        let Some(took) = took.filter(|_| tries < PLACED_AGAIN) else { return Err(refused) };
+        more = if took > more { took } else { more.saturating_add(over) };
         let mut tighter = target.clone();
         tighter.device.reserve_bytes = tighter.device.reserve_bytes.saturating_add(more);
         made = job.make(&lifted, &Machine::new(&tighter, tune_ctx))?;
-        figures::fit(&made.plan, &target, set.path())?;
     }
     made.plan.files = files(&set, paths)?;
     let start = Instant::now();
@@ -133,6 +138,9 @@ fn compile_checked(
         emitted: made.emitted,
     })
 }
+
+/// How often a model is placed again because what placement does not know of took too much memory.
+const PLACED_AGAIN: usize = 3;
 
 /// What a lifted model is compiled for.
 struct Job<'a> {

@@ -39,7 +39,7 @@ fn feed(e: &mut Engine, ids: &[u32], how: Feed) -> (Vec<f32>, Vec<Stage>) {
         (0..phase.steps.len()).map(|s| outputs(phase, s).into_iter().map(|n| n.filter(wanted)).collect()).collect();
     let mut rows: BTreeMap<String, Vec<Vec<f32>>> = BTreeMap::new();
     let mut see = |step: usize, k: usize, shape: &[usize], data: Output<'_>| {
-        let Some(name) = &names[step][k] else { return };
+        let Some(Some(name)) = names[step].get(k) else { return };
         let values: Vec<f32> = match data {
             Output::F32(v) => v.to_vec(),
             Output::I32(v) => v.iter().map(|i| *i as f32).collect(),

@@ -8,6 +8,7 @@ use glmc_frontend_gguf::{Model, open};
 use glmc_ir::entities::WeightId;
 use glmc_ir::interp::Arith;
 use glmc_ir::interp::global::{Interp, WeightSource};
+use glmc_ir::kernel::{Kernel, RowMaker};
 use glmc_ir::plan::param;
 use glmc_ir::tensor::{Data, EvalError, Tensor};
 use glmc_ir::ty::{Extent, SymValues};
@@ -51,23 +52,27 @@ fn on_device(e: &mut Engine, prompt: &str) -> Values {
     let mut seen = Values::new();
     let seq = e.start();
     let mut see = |step: usize, output: usize, shape: &[usize], data: Output<'_>| {
-        let args = prefill.steps[step].args.iter().filter(|a| a.access == glmc_ir::kernel::Access::Write);
-        let glmc_ir::plan::Mem::Buf(b) = args.clone().nth(output).unwrap().mem else { return };
         let values: Vec<f64> = match data {
             Output::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
             Output::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),
         };
-        let buffer = &prefill.buffers[b];
-        // The latent is normed on its way into the cache row: it is that row's first piece.
-        if let (glmc_ir::kernel::Kernel::LatentRow(_), Some(Extent::Joined(pieces))) =
-            (&prefill.steps[step].kernel, buffer.ty.last().map(|d| &d.extent))
-        {
+        let of = &prefill.steps[step];
+        if let Kernel::AppendRow(k) = &of.kernel {
+            // The latent is normed on its way into the cache: it is the first piece of the row.
+            let RowMaker::LatentRow(_) = &k.make else { return };
+            let Some(Extent::Joined(pieces)) = of.args[0].ty.last().map(|d| &d.extent) else {
+                panic!("{}", of.args[0].ty)
+            };
             assert_eq!(pieces[0].0.as_str(), "latent");
             let (latent, row) = (pieces[0].1 as usize, shape[1]);
-            let layer = buffer.name.rsplit_once('.').unwrap().0;
+            let layer = of.name.rsplit_once('.').unwrap().0;
             let latents = values.chunks_exact(row).flat_map(|r| r[..latent].to_vec()).collect();
             seen.insert(format!("{layer}.kv_cmpr"), (vec![shape[0], latent], latents));
+            return;
         }
+        let mut args = of.args.iter().filter(|a| a.access == glmc_ir::kernel::Access::Write);
+        let glmc_ir::plan::Mem::Buf(b) = args.nth(output).unwrap().mem else { return };
+        let buffer = &prefill.buffers[b];
         // A value that nothing reads says so at the front: the last layer's output, of which only the norm is read.
         seen.insert(buffer.name.trim_start_matches('_').to_owned(), (shape.to_vec(), values));
     };

@@ -61,7 +61,10 @@ fn rewritten(name: &str, m: &Module) -> Result<Module, String> {
     for fuel in 0..=cx.rewrites {
         let (after, cx) = with(Some(fuel), m)?;
         let at = |e: String| format!("`{name}` with fuel {fuel}: {e}");
-        let other = |f: &&Function| !after.func_named(&f.name).is_some_and(|id| comparable(f, &after.funcs[id]));
+        let other = |f: &&Function| match after.func_named(&f.name) {
+            Some(id) => !comparable(f, &after.funcs[id]),
+            None => f.entry,
+        };
         if let Some(f) = m.funcs.values().find(|f| (f.entry || !pass.moves_boundaries()) && other(f)) {
             return Err(at(format!("@{} takes or gives something else", f.name)));
         }

@@ -53,8 +53,9 @@ impl Problem {
                     let Some(k) = all.get(&*other) else { continue };
                     let from = (0..moves.len()).filter(|f| m & (1 << f) != 0);
                     let more = from.map(|f| moves[f][p]).fold(f64::INFINITY, f64::min);
-                    // Of two that beat each other the one that stands first stays.
-                    if more.is_finite() && (*k < i || more > 0.0) && beats(&states[*k].1, more, points) {
+                    // One that beats stands first: it is faster, or as fast where the collectives are lost in rounding, and
+                    // then of two that beat each other the first stays.
+                    if more.is_finite() && *k < i && beats(&states[*k].1, more, points) {
                         return true;
                     }
                 }

@@ -23,6 +23,8 @@ pub struct CpuDevice {
     pub(super) arena: Arena,
     pub(super) states: Vec<Pool>,
     pub(super) phases: Vec<Prepared>,
+    /// The rows that the last `append_row` made, for observers.
+    made: Vec<f32>,
     /// Fill every output with NaN before it is written.
     pub poison: bool,
 }
@@ -36,7 +38,8 @@ pub enum Output<'a> {
     I32(&'a [i32]),
 }
 
-/// Called after each step with the step's index, the output's index, its current shape and its numbers.
+/// Called after each step with the step's index, the output's index, its current shape and its numbers; after an
+/// `append_row`, which has no output, with the rows that it made as output 0.
 pub type Observer<'a> = &'a mut (dyn FnMut(usize, usize, &[usize], Output<'_>) + Send);
 
 impl CpuDevice {
@@ -72,7 +75,7 @@ impl CpuDevice {
             })
         };
         let phases = plan.phases.iter().map(prepared).collect::<Result<_, _>>()?;
-        Ok(CpuDevice { arena, states, phases, poison: false })
+        Ok(CpuDevice { arena, states, phases, made: Vec::new(), poison: false })
     }
 
     /// Runs phase `index` of `plan` at the symbol values `syms` with `params` in order.
@@ -132,6 +135,10 @@ impl CpuDevice {
     }
 
     pub(super) fn show(&self, step: &Step, syms: &[usize], index: usize, see: &mut Observer<'_>) {
+        if let Op::AppendRow(_) = step.op {
+            let width = step.inputs[0].shape(syms)[1];
+            see(index, 0, &[self.made.len().checked_div(width).unwrap_or(0), width], Output::F32(&self.made));
+        }
         for (k, o) in step.outputs.iter().enumerate() {
             let shape = o.shape(syms);
             let Some(range) = o.range(&shape) else { continue };
@@ -226,7 +233,9 @@ impl CpuDevice {
         };
         call.run(vec![bytemuck::cast_slice_mut(&mut made)])?;
         let pool = self.states.get_mut(s.as_u32() as usize).ok_or_else(bad)?;
-        gather::scatter_pool(&made, width, &rows, pool.rows_mut())
+        gather::scatter_pool(&made, width, &rows, pool.rows_mut())?;
+        self.made = made;
+        Ok(())
     }
 
     fn append(
