@@ -68,8 +68,8 @@ pub(crate) struct SizeArgs {
     /// Stop optional rewrites after N of them, to bisect a miscompile
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) fuel: Option<u64>,
-    /// Settle a named decision: `cut=STRATEGY` or `cut:FUNCTION.VALUE=STRATEGY`, where STRATEGY is equal, sub-block,
-    /// uneven, replicate or refuse
+    /// Settle a named decision: `cut=STRATEGY` or `cut:FUNCTION.VALUE=STRATEGY` (`cut:decode_1.dense_full.kv=equal`),
+    /// where STRATEGY is equal, sub-block, uneven, replicate or refuse; for targets of several ranks
     #[arg(long, value_name = "NAME=CANDIDATE", value_parser = forced)]
     pub(crate) force: Vec<(String, String)>,
 }
@@ -116,7 +116,8 @@ pub(crate) struct CompileArgs {
     /// Leave the kernels of a GPU plan to its first run
     #[arg(long)]
     pub(crate) no_kernels: bool,
-    /// Print the IR after a pass: `after=PASS`, or `all`
+    /// Print the IR after a pass, beside writing the plan: `after=PASS` (lift, canonicalise, rotate, specialise,
+    /// saturate, prune, shard, lower, schedule), or `all`
     #[arg(long, value_name = "STAGE", conflicts_with = "json")]
     pub(crate) emit: Option<String>,
     /// Run every pass again on small dims and compare what the functions compute before and after; exit 5 if they differ
@@ -196,7 +197,7 @@ pub(crate) struct InspectArgs {
 pub(crate) struct ExplainArgs {
     /// Plan directory
     pub(crate) path: PathBuf,
-    /// A value, weight or cache to explain alone, such as `blk.3.q`
+    /// A value, weight or cache to explain alone, such as `blk.0.q_nope`
     pub(crate) value: Option<String>,
     /// Write one self-contained page
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
@@ -213,8 +214,7 @@ pub(crate) struct ExplainArgs {
 pub(crate) struct PerplexityArgs {
     /// Plan directory
     pub(crate) plan: PathBuf,
-    /// Text (control tokens are recognised), or a JSON list of token ids: what is JSON, or begins with `[` and a number,
-    /// is a list
+    /// Text (control tokens are recognised), or a JSON list of token ids: what begins with `[` and a number is a list
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Ids of a window; each window starts from an empty cache and is scored on its ids 1.. [default: 512, or what fits]

@@ -125,6 +125,9 @@ fn compile_checked(
     glmc_ir::verify::plan::verify_plan(&made.plan)
         .map_err(|found| CliError::internal(format!("the verifier refuses the plan: {found}")))?;
     made.timings.push(Timing { name: "verify schedule".into(), time: start.elapsed() });
+    for t in &made.timings {
+        tracing::debug!("{}: {:.1} ms", t.name, t.time.as_secs_f64() * 1e3);
+    }
     show(emit, &mut made.emitted, pipeline::SCHEDULE, || print_plan(&made.plan));
     Ok(Compiled {
         plan: made.plan,

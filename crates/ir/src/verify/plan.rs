@@ -51,7 +51,10 @@ pub const CODES: &[(&str, &str)] = &[
     ("never-written", "no step writes a buffer, and nothing reads it"),
     ("output-unread", "what a step writes is neither read later nor a result: a disconnected output"),
     ("write-constant", "a step writes a weight or a parameter, or a state other than by update"),
-    ("stale-state", "a phase reads a state before it has appended its own rows to it, or appends twice"),
+    (
+        "stale-state",
+        "a phase reads a state before it has appended its own rows to it, appends twice, or appends nothing where others do",
+    ),
     ("state-never-written", "a phase reads a state that no phase appends to"),
     ("state-unread", "no phase reads a state"),
     ("state-rows", "a state has fewer rows than the engine may use"),

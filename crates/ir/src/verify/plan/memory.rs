@@ -195,14 +195,15 @@ pub(super) fn states(plan: &Plan, out: &mut Findings) {
                 here[s] = true;
             }
         }
-        // A sequence's tokens run in any phase: rows that one leaves out are missing when another reads.
-        for (s, state) in &plan.states {
+        // A sequence's tokens run in any phase that keeps rows: those that one leaves out are missing when another reads.
+        let keeps = here.contains(&true);
+        for (s, state) in plan.states.iter().filter(|_| keeps) {
             let s = s.as_u32() as usize;
             if appended[s] && !here[s] && !told[s] {
                 let m = format!("this phase appends nothing to state `{}`, and others do", state.name);
                 let d = Diagnostic::new("stale-state", m).at(Place::phase(phase));
                 out.push(
-                    d.help("every phase appends its tokens' rows to every cache, also where it reads none of them"),
+                    d.help("a phase that keeps rows keeps them in every cache, also in those that it does not read"),
                 );
             }
         }
