@@ -187,7 +187,7 @@ const ROWS: [RowCase; 4] = [
 ];
 
 /// A joined row with pieces in front and behind that are not used, and what the maker takes besides.
-fn made(t: &mut Table, tokens: u64, row: &[(&str, u64)], rope: &str) -> (Vec<In>, IndexRowKernel) {
+fn made(t: &mut Table, tokens: u64, row: &[(&str, u64)], rope: &str) -> ([In; 4], IndexRowKernel) {
     let from: Vec<String> = row.iter().map(|(name, _)| format!("k.{name}")).collect();
     let mut wide: Vec<(&str, u64)> = vec![("before", 3)];
     wide.extend(from.iter().zip(row).map(|(name, (_, n))| (name.as_str(), *n)));
@@ -195,7 +195,7 @@ fn made(t: &mut Table, tokens: u64, row: &[(&str, u64)], rope: &str) -> (Vec<In>
     let width = row.iter().map(|(_, n)| n).sum();
     let x = t.of(f32s([Dim::new(tokens), Dim::joined(&wide)]), 3.0);
     let pos: Vec<i64> = [0, 131_071, 1, 4095, 7][..tokens as usize].to_vec();
-    let inputs = vec![x, t.f(&[width]), t.f(&[width]), t.ints(&[tokens], &pos)];
+    let inputs = [x, t.f(&[width]), t.f(&[width]), t.ints(&[tokens], &pos)];
     let names = row.iter().map(|(name, _)| (*name).to_owned()).collect();
     (inputs, IndexRowKernel { eps: 1e-6, theta: 1e4, from, names, rope: rope.to_owned() })
 }
@@ -203,7 +203,7 @@ fn made(t: &mut Table, tokens: u64, row: &[(&str, u64)], rope: &str) -> (Vec<In>
 pub(super) fn index_row(t: &mut Table) {
     for (tokens, row, rope) in ROWS {
         let (inputs, kernel) = made(t, tokens, row, rope);
-        t.add(format!("{tokens} {row:?}"), kernel, inputs);
+        t.add(format!("{tokens} {row:?}"), kernel, inputs.into());
     }
     each_type(t, |t, q| {
         let x = t.of(f32s([Dim::new(2), Dim::joined(&[("rest", row(q) - 4), ("rope", 4)])]), 1.0);
@@ -218,10 +218,9 @@ pub(super) fn append_row(t: &mut Table) {
     for (tokens, row, rope) in ROWS {
         // A row that is left out, one that two tokens have, one at the end.
         for ids in [[4i64, -1, 2, 4, 8], [-1, 3, 3, 3, -1], [8, 7, 6, 5, 4]] {
-            let (inputs, k) = made(t, tokens, row, rope);
+            let ([x, w, b, pos], k) = made(t, tokens, row, rope);
             let IndexRowKernel { eps, theta, from, names, rope } = k.clone();
             let dim = Dim::joined(row);
-            let [x, w, b, pos] = <[In; 4]>::try_from(inputs).expect("a maker takes four");
             // Pieces are normed one by one: all that are have the width of the weight.
             let rest: Vec<u64> = row.iter().filter(|(n, _)| *n != rope).map(|(_, n)| *n).collect();
             let mut makers = vec![
