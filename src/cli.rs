@@ -68,6 +68,9 @@ pub(crate) struct SizeArgs {
     /// Stop optional rewrites after N of them, to bisect a miscompile
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) fuel: Option<u64>,
+    /// Make each optional rewrite or not, by a seed: finds rewrites that are right only together
+    #[arg(long, value_name = "SEED")]
+    pub(crate) shuffle: Option<u64>,
     /// Settle a named decision: `cut=STRATEGY` or `cut:FUNCTION.VALUE=STRATEGY` (`cut:decode_1.dense_full.kv=equal`),
     /// where STRATEGY is equal, sub-block, uneven, replicate or refuse; for targets of several ranks
     #[arg(long, value_name = "NAME=CANDIDATE", value_parser = forced)]
@@ -77,7 +80,7 @@ pub(crate) struct SizeArgs {
 impl SizeArgs {
     /// What is settled of a compilation's choices.
     pub(crate) fn choices(&self) -> glmc_passes::pass::Choices {
-        glmc_passes::pass::Choices { fuel: self.fuel, forced: self.force.clone() }
+        glmc_passes::pass::Choices { fuel: self.fuel, shuffle: self.shuffle, forced: self.force.clone() }
     }
 }
 

@@ -9,7 +9,7 @@ use glmc_ir::graph::Module;
 use glmc_ir::plan::{self, FORMAT, FileRef, Limits, PhaseKind, Plan};
 use glmc_ir::text::{print_module, print_plan};
 use glmc_passes::egraph::cost::Machine;
-use glmc_passes::fit::Need;
+use glmc_passes::fit::{Need, TooLarge};
 use glmc_passes::lower::print_lowered;
 use glmc_passes::pass::{Choices, PassError, Timing};
 use glmc_passes::pipeline;
@@ -20,7 +20,7 @@ use glmc_runtime::text::Tokenizer;
 use super::check::{self, Check};
 use super::decisions::{DECISIONS, Decisions};
 use super::figures::{self, Figures};
-use super::{human_bytes, print_json, print_line, print_text, targets};
+use super::{human_bytes, print_json, print_line, print_text, room, targets};
 use crate::bus;
 use crate::cli::{CompileArgs, SizeArgs};
 use crate::error::CliError;
@@ -90,36 +90,13 @@ fn compile_checked(
     let model = Model::load(&set)?;
     check_text(&model, set.path())?;
     let limits = limits(&model, sizes, &target, set.path())?;
-    let options = LiftOptions {
-        ctx: limits.ctx,
-        max_batch: limits.max_batch,
-        cache_rows: limits.cache_rows,
-        chunk: limits.chunk,
-    };
-    let lifted = model.lift(&options).map_err(|d| CliError::internal(d.to_string()))?;
-    let job = Job { model: &model, target: &target, limits: &limits, choices: sizes.choices(), emit, check };
-    let mut made = job.make(&lifted, &Machine::new(&target, tune_ctx))?;
+    let job =
+        Job { model: &model, file: set.path(), target: &target, tune_ctx, choices: sizes.choices(), emit, check };
     // Before a byte of the weights is looked at.
-    let mut more = 0;
-    for tries in 0.. {
-        let Err(refused) = figures::fit(&made.plan, &target, set.path()) else { break };
-        // Placement knows weights and pools only. Where those fit, it is told what everything else took.
-        let placed = made.decisions.placement.as_ref().is_some_and(|p| p.fits);
-        let needs = figures::needs(&made.plan, &target)?;
-        let known = |n: &Need| {
-            let d = &target.device;
-            [n.weights, n.cache_bytes(), d.context_bytes, d.graph_bytes, d.reserve_bytes].into_iter().sum::<u64>()
-        };
-        let took = needs.iter().map(|n| n.total().saturating_sub(known(n))).max().filter(|_| placed);
-        let over = needs.iter().map(Need::total).max().unwrap_or(0);
-        let over = over.saturating_sub(target.device.memory_bytes.unwrap_or(u64::MAX));
-        // Another placement has other arenas: what it took is seen only once it is made.
-        let Some(took) = took.filter(|_| tries < PLACED_AGAIN) else { return Err(refused) };
-        more = if took > more { took } else { more.saturating_add(over) };
-        let mut tighter = target.clone();
-        tighter.device.reserve_bytes = tighter.device.reserve_bytes.saturating_add(more);
-        made = job.make(&lifted, &Machine::new(&tighter, tune_ctx))?;
-    }
+    let mut made = match job.fitted(&limits)? {
+        Ok(made) => made,
+        Err(refused) => return Err(room::refusal(&job, &limits, &refused)?),
+    };
     made.plan.files = files(&set, paths)?;
     let start = Instant::now();
     glmc_ir::verify::plan::verify_plan(&made.plan)
@@ -145,11 +122,12 @@ fn compile_checked(
 /// How often a model is placed again because what placement does not know of took too much memory.
 const PLACED_AGAIN: usize = 3;
 
-/// What a lifted model is compiled for.
-struct Job<'a> {
+/// What a model is compiled for, but for its sizes.
+pub(super) struct Job<'a> {
     model: &'a Model,
+    pub(super) file: &'a Path,
     target: &'a Target,
-    limits: &'a Limits,
+    tune_ctx: u64,
     choices: Choices,
     emit: Option<&'a str>,
     check: bool,
@@ -166,7 +144,53 @@ struct Made {
 }
 
 impl Job<'_> {
-    fn make(&self, lifted: &Lifted, machine: &Machine) -> Result<Made, CliError> {
+    /// A plan of these sizes that fits its target, or by how much the first that was made does not.
+    fn fitted(&self, limits: &Limits) -> Result<Result<Made, Box<TooLarge>>, CliError> {
+        let options = LiftOptions {
+            ctx: limits.ctx,
+            max_batch: limits.max_batch,
+            cache_rows: limits.cache_rows,
+            chunk: limits.chunk,
+        };
+        let lifted = self.model.lift(&options).map_err(|d| CliError::internal(d.to_string()))?;
+        let mut made = self.make(&lifted, limits, self.target)?;
+        let mut more = 0;
+        for tries in 0.. {
+            let Err(refused) = figures::fit(&made.plan, self.target)? else { break };
+            // Placement knows weights and pools only. Where those fit, it is told what everything else took.
+            let placed = made.decisions.placement.as_ref().is_some_and(|p| p.fits);
+            let needs = figures::needs(&made.plan, self.target)?;
+            let known = |n: &Need| {
+                let d = &self.target.device;
+                [n.weights, n.cache_bytes(), d.context_bytes, d.graph_bytes, d.reserve_bytes].into_iter().sum::<u64>()
+            };
+            let took = needs.iter().map(|n| n.total().saturating_sub(known(n))).max().filter(|_| placed);
+            let over = needs.iter().map(Need::total).max().unwrap_or(0);
+            let over = over.saturating_sub(self.target.device.memory_bytes.unwrap_or(u64::MAX));
+            // Another placement has other arenas: what it took is seen only once it is made.
+            let Some(took) = took.filter(|_| tries < PLACED_AGAIN) else { return Ok(Err(refused)) };
+            more = if took > more { took } else { more.saturating_add(over) };
+            let mut tighter = self.target.clone();
+            tighter.device.reserve_bytes = tighter.device.reserve_bytes.saturating_add(more);
+            made = self.make(&lifted, limits, &tighter)?;
+        }
+        Ok(Ok(made))
+    }
+
+    /// By how many bytes a plan of these sizes is too large; 0 or less where it fits.
+    pub(super) fn too_large(&self, limits: &Limits) -> Result<i128, CliError> {
+        let quiet = Job { emit: None, check: false, choices: self.choices.clone(), ..*self };
+        let (needs, memory) = match quiet.fitted(limits)? {
+            Ok(made) => (figures::needs(&made.plan, self.target)?, self.target.device.memory_bytes),
+            Err(refused) => (vec![refused.need], Some(refused.memory)),
+        };
+        let most = needs.iter().map(Need::total).max().unwrap_or(0);
+        Ok(i128::from(most) - i128::from(memory.unwrap_or(u64::MAX)))
+    }
+
+    /// A plan for `target`: the job's, or one with less memory.
+    fn make(&self, lifted: &Lifted, limits: &Limits, target: &Target) -> Result<Made, CliError> {
+        let machine = &Machine::new(target, self.tune_ctx);
         let entry = |e: &Entry| EntryInfo { func: e.func.clone(), kind: e.kind, tokens: e.tokens };
         let entries: Vec<EntryInfo> = lifted.entries.iter().map(entry).collect();
         let check = || check::run(&lifted.module, &entries, machine, &self.choices);
@@ -184,7 +208,7 @@ impl Job<'_> {
             producer: format!("glmc {}", env!("CARGO_PKG_VERSION")),
             target: plan::Target { name: t.name.clone(), arch: t.arch.clone(), ranks: t.ranks },
             model: model_info(self.model),
-            limits: self.limits.clone(),
+            limits: limits.clone(),
             mesh: done.module.mesh.clone(),
             files: Vec::new(),
             weights: done.scheduled.weights,

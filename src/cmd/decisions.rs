@@ -110,9 +110,13 @@ impl Decisions {
     pub(crate) fn lines(&self) -> Vec<String> {
         let Some(p) = &self.placement else { return Vec::new() };
         let cut = if p.cut { "; the search hit a limit: a cheaper placement may exist" } else { "" };
-        let mut lines = vec![format!("  placed on {} ranks{cut}", p.ranks)];
+        let mut lines = vec![
+            format!("  placed on {} ranks{cut}", p.ranks),
+            "  (how a weight or pool is cut is a decision: compile --force cut:FUNCTION.NAME=STRATEGY settles it)".into(),
+        ];
         for f in &p.functions {
-            lines.push(format!("  @{}: {} a run", f.name, human_seconds(f.seconds)));
+            let cut = if f.cut { " (the search hit a limit)" } else { "" };
+            lines.push(format!("  @{}: {} a run{cut}", f.name, human_seconds(f.seconds)));
             for c in &f.collectives {
                 let saves = match c.saves {
                     Some(s) => format!(", {} more without it", human_seconds(s)),

@@ -137,7 +137,7 @@ fn timeline(phase: &str, steps: &[StepCost]) -> String {
     let mut at = 0.0;
     for s in steps {
         let width = if total > 0.0 { 1000.0 * s.seconds / total } else { 0.0 };
-        let title = escape(&format!("{} ({}): {}", s.step, s.kernel, human_seconds(s.seconds)));
+    let title = escape(&format!("{} ({}): {}", s.step, s.kernel, human_seconds(s.seconds)));
         let _ = write!(
             out,
             "<rect class=c{} x={at:.3} y=0 width={width:.3} height=60><title>{title}</title></rect>",
@@ -271,9 +271,10 @@ pub(super) fn page(
     body += &rewrites(d);
     body += &placements(d);
     let name = if plan.model.name.is_empty() { plan.model.arch.clone() } else { plan.model.name.clone() };
+    let context = tune_ctx.min(plan.limits.ctx);
     let title = escape(&format!("{name} on {}", target.name));
     let about = escape(&format!(
-        "{} layers, {} ranks of {}, context {}, batch {}; costed at context {tune_ctx}; {}",
+        "{} layers, {} ranks of {}, context {}, batch {}; costed at context {context}; {}",
         plan.model.layers, plan.target.ranks, plan.target.arch, plan.limits.ctx, plan.limits.max_batch, plan.producer
     ));
     Ok(format!(

@@ -6,7 +6,7 @@ use glmc_ir::collective::CollectiveKind;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::plan::{Phase, PhaseKind, Plan, Step};
 use glmc_passes::cost::{self, PhaseCost, TokenBytes};
-use glmc_passes::fit::{Fit, Need};
+use glmc_passes::fit::{Fit, Need, TooLarge};
 use glmc_passes::target::Target;
 use serde_json::{Value, json};
 
@@ -31,19 +31,9 @@ fn bug(d: Diagnostic) -> CliError {
     CliError::internal(d.to_string())
 }
 
-/// What each rank needs. Refuses a plan that does not fit; `model` is for the message.
-pub(crate) fn fit(plan: &Plan, target: &Target, model: &Path) -> Result<Vec<Need>, CliError> {
-    Fit { plan, target }.check().map_err(bug)?.map_err(|e| {
-        let subject = Some(format!("rank {}", e.rank));
-        let (rows, pools) = (e.limits.cache_rows, e.need.cache_bytes());
-        let left = e.memory.saturating_sub(e.need.total().saturating_sub(pools));
-        // The context does not size these pools, and without some of their rows the rest would fit.
-        let rows_that_fit = left.checked_div(pools.div_ceil(rows.max(1))).filter(|n| *n > 0 && rows != e.limits.ctx);
-        let help = rows_that_fit.map_or_else(String::new, |n| {
-            format!("; the {rows} rows of --cache take {pools} bytes of it: about {n} rows would fit")
-        });
-        CliError { subject, ..CliError::usage("too-large", format!("{e}{help}")).class("memory").of(model) }
-    })
+/// Whether a plan fits its target.
+pub(crate) fn fit(plan: &Plan, target: &Target) -> Result<Result<(), Box<TooLarge>>, CliError> {
+    Ok(Fit { plan, target }.check().map_err(bug)?.map(drop))
 }
 
 /// What each rank needs.

@@ -16,6 +16,7 @@ pub(crate) mod ids;
 pub(crate) mod inspect;
 pub(crate) mod perplexity;
 pub(crate) mod prompt;
+pub(crate) mod room;
 pub(crate) mod run;
 pub(crate) mod selftest;
 pub(crate) mod targets;

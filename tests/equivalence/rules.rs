@@ -11,6 +11,7 @@ use glmc_ir::verify::verify_module;
 use glmc_passes::egraph::cost::Cost;
 use glmc_passes::egraph::rules::{Rule, What, all};
 use glmc_passes::egraph::{Saturated, Saturator};
+use glmc_passes::pass::Answer;
 
 use super::rule_cases::{Case, Select, case, not_all};
 use crate::run::{Files, Rng, all_differ, random, run_global};
@@ -41,7 +42,7 @@ fn ops(f: &Function) -> Vec<Op> {
 fn saturated(rule: Rule, m: &Module) -> Result<Saturated, String> {
     let f = m.funcs.values().next().ok_or("no function")?;
     let s = Saturator::new(&[rule]).map_err(|d| d.to_string())?;
-    s.function(m, f, &Avoid(ops(f)), 4, &mut || true).map_err(|d| d.to_string())
+    s.function(m, f, &Avoid(ops(f)), 4, &mut || Answer::Yes).map_err(|d| d.to_string())
 }
 
 /// Both sides on random operands. Small integers give equal bits where the case says that all is exact.

@@ -152,7 +152,7 @@ impl Pass for WrongRule {
         on.syms = on.nominal(m);
         let mut out = m.clone();
         for (id, f) in m.funcs.iter() {
-            out.funcs[id] = saturator.function(m, f, &on, 1, &mut || cx.choose())?.best[0].function.clone();
+            out.funcs[id] = saturator.function(m, f, &on, 1, &mut || cx.answer())?.best[0].function.clone();
         }
         Ok(out.compacted())
     }

@@ -12,7 +12,7 @@ use glmc_ir::ty::SymValues;
 use glmc_ir::verify::plan::verify_plan;
 use glmc_ir::verify::verify_module;
 use glmc_passes::lower;
-use glmc_passes::pass::PassCx;
+use glmc_passes::pass::{Choices, PassCx};
 use glmc_passes::pipeline;
 use glmc_passes::schedule::{self, EntryInfo};
 use glmc_passes::shard::{self, Shard};
@@ -23,6 +23,8 @@ use crate::run::{Files, Rng, all_differ, machine, operands, run_global, wrap};
 pub(crate) const REAL: f64 = 1e-9;
 /// Inputs tried for each function and amount of fuel.
 const SEEDS: u64 = 12;
+/// Seeds by which optional rewrites are made or not.
+const SHUFFLES: u64 = 6;
 
 /// The stages that a file may name, and so the folders that must hold files.
 pub(crate) fn names() -> Vec<&'static str> {
@@ -55,9 +57,10 @@ fn rewritten(name: &str, m: &Module) -> Result<Module, String> {
         Ok::<_, String>((after, cx))
     };
     let (after, cx) = with(None, m)?;
-    if name == shard::NAME {
-        placed(m)?;
-    }
+    match name == shard::NAME {
+        true => placed(m, &[2, 3, 4, 8, 16], &[false, true])?,
+        false => placed(&after, &[2, 4, 8], &[true])?,
+    };
     for fuel in 0..=cx.rewrites {
         let (after, cx) = with(Some(fuel), m)?;
         let at = |e: String| format!("`{name}` with fuel {fuel}: {e}");
@@ -75,17 +78,26 @@ fn rewritten(name: &str, m: &Module) -> Result<Module, String> {
             same((m, &m.funcs[of]), (&after, &after.funcs[made]), true).map_err(at)?;
         }
     }
+    // Any part of what it does: where rewrites stand alone, and where some of a group are missing.
+    for seed in 0..SHUFFLES {
+        let choices = Choices { shuffle: Some(seed), ..Choices::default() };
+        let mut cx = PassCx::new(choices);
+        let after = pass.run(m, &mut cx).map_err(|d| format!("`{name}` shuffled by {seed}: {d}"))?;
+        let at = |e: String| format!("`{name}` shuffled by {seed}: {e}");
+        verify_module(&after).map_err(|e| at(e.to_string()))?;
+        equivalent(m, &after, true).map_err(at)?;
+    }
     if pass.idempotent() && with(None, &after)?.0.compacted() != after.compacted() {
         return Err(format!("`{name}` changes its own result"));
     }
     Ok(after)
 }
 
-/// On 2, 3, 4, 8 and 16 ranks, on a slow link and on one that costs nothing, the ranks compute what the whole does.
-fn placed(m: &Module) -> Result<(), String> {
+/// On so many ranks, on a slow link and on one that costs nothing (`free`), the ranks compute what the whole does.
+fn placed(m: &Module, ranks: &[u32], free: &[bool]) -> Result<(), String> {
     let base = machine("8x-cpu");
-    for ranks in [2, 3, 4, 8, 16] {
-        for free in [false, true] {
+    for ranks in ranks.iter().copied() {
+        for free in free.iter().copied() {
             let mut on = base.clone();
             on.target.ranks = ranks;
             if let Some(l) = on.target.link.as_mut().filter(|_| free) {
@@ -221,23 +233,25 @@ fn compiled(m: &Module) -> Result<Plan, String> {
     if entries.is_empty() {
         return Err("a file of this stage needs an entry".into());
     }
-    let with = |fuel| {
-        let mut cx = PassCx::new(fuel);
+    let with = |choices: Choices| {
+        let fuel = choices.fuel.or(choices.shuffle);
+        let mut cx = PassCx::new(choices);
         let lowered = lower::lower(m, &mut cx).map_err(|d| d.to_string())?;
         let scheduled =
             schedule::schedule_for(m, &lowered, &entries, &machine("8x-cpu"), &mut cx).map_err(|d| d.to_string())?;
         let plan = wrap(m, scheduled, &files);
-        verify_plan(&plan).map_err(|e| format!("with fuel {fuel:?}: {e}\n{}", print_plan(&plan)))?;
+        verify_plan(&plan).map_err(|e| format!("with {fuel:?} (fuel or seed): {e}\n{}", print_plan(&plan)))?;
         Ok::<_, String>((plan, cx.rewrites))
     };
-    let (plan, rewrites) = with(None)?;
-    for fuel in 0..=rewrites {
-        let (plan, _) = with(Some(fuel))?;
+    let (plan, rewrites) = with(Choices::default())?;
+    let shuffled = (0..SHUFFLES).map(|seed| Choices { shuffle: Some(seed), ..Choices::default() });
+    for choices in (0..=rewrites).map(|n| Choices::from(Some(n))).chain(shuffled) {
+        let (plan, _) = with(choices.clone())?;
         for (_, f) in m.entries() {
             match same_as_plan(m, f, &plan, &files) {
                 Ok(0) => return Err(format!("@{}: no answer on any random operands", f.name)),
                 Ok(_) => {}
-                Err(e) => return Err(format!("@{} with fuel {fuel}: {e}", f.name)),
+                Err(e) => return Err(format!("@{} with {choices:?}: {e}", f.name)),
             }
         }
     }

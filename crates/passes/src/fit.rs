@@ -1,16 +1,15 @@
-//! Owns the memory of a plan on its target, rank by rank and part by part, and what would fit instead. Reads no file.
+//! Owns the memory of a plan on its target, rank by rank and part by part, and the search for what would fit instead. Reads no file.
 
 use std::fmt;
 
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::placement::local_type;
-use glmc_ir::plan::{Limits, Phase, PhaseKind, Plan, param};
-use glmc_ir::ty::{Extent, Sym, SymValues, TensorType};
+use glmc_ir::plan::{Phase, Plan};
+use glmc_ir::ty::SymValues;
 use indexmap::IndexMap;
 use serde::Serialize;
 
 use crate::cost::Exchange;
-use crate::schedule;
 use crate::target::Target;
 
 #[cfg(test)]
@@ -75,12 +74,6 @@ pub struct TooLarge {
     pub need: Need,
     /// What it has.
     pub memory: u64,
-    /// The limits that were asked for.
-    pub limits: Limits,
-    /// The longest context that fits at the same batch.
-    pub largest_ctx: Option<u64>,
-    /// The largest batch, of those that phases are made for, that fits at the same context.
-    pub largest_batch: Option<u64>,
 }
 
 impl fmt::Display for TooLarge {
@@ -88,15 +81,7 @@ impl fmt::Display for TooLarge {
         let (need, has) = (self.need.total(), self.memory);
         write!(f, "rank {} needs {need} bytes of memory and the target has {has}: ", self.rank)?;
         let parts: Vec<String> = self.need.parts().iter().map(|(name, n)| format!("{name} {n}")).collect();
-        write!(f, "{}; ", parts.join(", "))?;
-        match self.largest_ctx {
-            Some(n) => write!(f, "the largest context that fits is {n}")?,
-            None => f.write_str("no context fits")?,
-        }
-        match self.largest_batch {
-            Some(n) => write!(f, ", the largest batch at context {} is {n}", self.limits.ctx),
-            None => write!(f, ", no batch fits at context {}", self.limits.ctx),
-        }
+        f.write_str(&parts.join(", "))
     }
 }
 
@@ -115,7 +100,25 @@ impl Fit<'_> {
     /// # Errors
     /// `too-large`: a size overflows 64 bits.
     pub fn needs(&self) -> Result<Vec<Need>, Diagnostic> {
-        self.needs_at(&self.plan.limits)
+        let phases = &self.plan.phases;
+        let arena = phases.iter().map(|p| p.arena_bytes).max().unwrap_or(0);
+        let mut slots = 0;
+        for phase in phases {
+            slots = slots.max(self.slot_bytes(phase)?);
+        }
+        let d = &self.target.device;
+        let need = |rank| {
+            Ok(Need {
+                weights: self.plan.weight_bytes(rank),
+                caches: self.cache_bytes(rank)?,
+                arena,
+                collectives: slots,
+                context: d.context_bytes,
+                graphs: d.graph_bytes.saturating_add(d.graph_bytes_per_phase.saturating_mul(phases.len() as u64)),
+                reserve: d.reserve_bytes,
+            })
+        };
+        (0..self.plan.target.ranks as usize).map(need).collect()
     }
 
     /// What each rank needs, or the refusal of a plan that is larger than its target's memory. A target that states no
@@ -128,88 +131,20 @@ impl Fit<'_> {
         let Some(memory) = self.target.device.memory_bytes else { return Ok(Ok(needs)) };
         let most = needs.iter().enumerate().max_by_key(|(i, n)| (n.total(), std::cmp::Reverse(*i)));
         let Some((rank, need)) = most.filter(|(_, n)| n.total() > memory) else { return Ok(Ok(needs)) };
-        Ok(Err(Box::new(TooLarge {
-            rank,
-            need: need.clone(),
-            memory,
-            limits: self.plan.limits.clone(),
-            largest_ctx: self.largest_ctx(memory)?,
-            largest_batch: self.largest_batch(memory)?,
-        })))
-    }
-
-    fn fits(&self, limits: &Limits, memory: u64) -> Result<bool, Diagnostic> {
-        Ok(self.needs_at(limits)?.iter().all(|n| n.total() <= memory))
-    }
-
-    /// The longest context below the plan's that fits, by bisection.
-    fn largest_ctx(&self, memory: u64) -> Result<Option<u64>, Diagnostic> {
-        // `low` fits, 0 standing for none; `high` does not.
-        let (mut low, mut high) = (0, self.plan.limits.ctx);
-        while high - low > 1 {
-            let ctx = low + (high - low) / 2;
-            if self.fits(&self.at_ctx(ctx), memory)? { low = ctx } else { high = ctx }
-        }
-        Ok((low > 0).then_some(low))
-    }
-
-    /// The limits with another context: the pools follow it unless they were sized apart.
-    fn at_ctx(&self, ctx: u64) -> Limits {
-        let l = &self.plan.limits;
-        let cache_rows = if l.cache_rows == l.ctx { ctx } else { l.cache_rows };
-        Limits { ctx, cache_rows, chunk: l.chunk.min(ctx), ..l.clone() }
-    }
-
-    fn largest_batch(&self, memory: u64) -> Result<Option<u64>, Diagnostic> {
-        let limits = &self.plan.limits;
-        let buckets = self.plan.phases.iter().filter(|p| p.kind == PhaseKind::Decode).map(|p| p.tokens);
-        let mut largest = None;
-        for max_batch in buckets.filter(|t| *t < limits.max_batch) {
-            if self.fits(&Limits { max_batch, ..limits.clone() }, memory)? {
-                largest = largest.max(Some(max_batch));
-            }
-        }
-        Ok(largest)
-    }
-
-    /// What the plan would need if it had been made for these limits.
-    fn needs_at(&self, limits: &Limits) -> Result<Vec<Need>, Diagnostic> {
-        let plan = self.plan;
-        let kept = |p: &&Phase| p.kind != PhaseKind::Decode || p.tokens <= limits.max_batch;
-        let phases: Vec<&Phase> = plan.phases.iter().filter(kept).filter(|p| !self.replaced(p, limits)).collect();
-        let mut arena = 0;
-        for phase in &phases {
-            arena = arena.max(self.arena_bytes(phase, limits)?);
-        }
-        let mut slots = 0;
-        for phase in &phases {
-            slots = slots.max(self.slot_bytes(phase, limits)?);
-        }
-        let d = &self.target.device;
-        let need = |rank| {
-            Ok(Need {
-                weights: plan.weight_bytes(rank),
-                caches: self.cache_bytes(rank, limits)?,
-                arena,
-                collectives: slots,
-                context: d.context_bytes,
-                graphs: d.graph_bytes.saturating_add(d.graph_bytes_per_phase.saturating_mul(phases.len() as u64)),
-                reserve: d.reserve_bytes,
-            })
-        };
-        (0..plan.target.ranks as usize).map(need).collect()
+        Ok(Err(Box::new(TooLarge { rank, need: need.clone(), memory })))
     }
 
     /// What a rank keeps of the pools, by kind.
-    fn cache_bytes(&self, rank: usize, limits: &Limits) -> Result<IndexMap<String, u64>, Diagnostic> {
+    fn cache_bytes(&self, rank: usize) -> Result<IndexMap<String, u64>, Diagnostic> {
         let mut caches: IndexMap<String, u64> = IndexMap::new();
         let none = SymValues::default();
         for state in self.plan.states.values() {
             let kind = state.name.rsplit('.').next().unwrap_or_default();
-            let ty = with_rows(&state.ty, limits.cache_rows);
             let too_large = || Diagnostic::new("too-large", format!("pool `{}` has no size in 64 bits", state.name));
-            let own =
-                if self.plan.mesh.is_empty() { ty } else { local_type(&ty, &self.plan.mesh, rank as u64, &none)? };
+            let own = match self.plan.mesh.is_empty() {
+                true => state.ty.clone(),
+                false => local_type(&state.ty, &self.plan.mesh, rank as u64, &none)?,
+            };
             let bytes = own.bytes(&none).ok_or_else(too_large)?;
             let sum = caches.entry(kind.to_owned()).or_default();
             *sum = sum.saturating_add(bytes);
@@ -218,11 +153,8 @@ impl Fit<'_> {
     }
 
     /// The slots of the largest exchange of `phase`: all share them, one after the other.
-    fn slot_bytes(&self, phase: &Phase, limits: &Limits) -> Result<u64, Diagnostic> {
-        let mut syms = phase.bounds();
-        if !self.same_steps(limits) {
-            syms.0.iter_mut().for_each(|(sym, bound)| *bound = self.bound_at(sym, *bound, limits));
-        }
+    fn slot_bytes(&self, phase: &Phase) -> Result<u64, Diagnostic> {
+        let syms = phase.bounds();
         let mut most = 0;
         for step in &phase.steps {
             let exchange = Exchange::of(step, &self.plan.mesh, &syms)?;
@@ -231,51 +163,32 @@ impl Fit<'_> {
         }
         Ok(most)
     }
-
-    /// Whether the symbols of phases have the plan's own bounds at these limits.
-    fn same_steps(&self, limits: &Limits) -> bool {
-        let own = &self.plan.limits;
-        (limits.ctx, limits.chunk) == (own.ctx, own.chunk)
-    }
-
-    /// Whether a phase for shorter contexts does all that `phase` is for at these limits, so that it would not be made.
-    fn replaced(&self, phase: &Phase, limits: &Limits) -> bool {
-        let does = |p: &Phase| {
-            let tighter = p.visible().is_some_and(|n| n >= limits.ctx && phase.visible().is_some_and(|own| n < own));
-            (p.kind, p.tokens) == (phase.kind, phase.tokens) && tighter
-        };
-        self.plan.phases.iter().any(does)
-    }
-
-    /// What bounds a phase's symbol at other limits, where `bound` does now: visible positions of a phase for any context
-    /// follow the limits, those of a phase for short ones stay; every other symbol counts the tokens of a prefill step.
-    fn bound_at(&self, sym: &Sym, bound: u64, limits: &Limits) -> u64 {
-        match sym.as_str() {
-            param::VISIBLE if bound < self.plan.limits.ctx => bound.min(limits.ctx),
-            param::VISIBLE => limits.ctx,
-            _ => limits.chunk,
-        }
-    }
-
-    /// The arena of `phase` with its symbols bounded by `limits`.
-    fn arena_bytes(&self, phase: &Phase, limits: &Limits) -> Result<u64, Diagnostic> {
-        if self.same_steps(limits) {
-            return Ok(phase.arena_bytes);
-        }
-        let mut phase = phase.clone();
-        for (sym, bound) in &mut phase.syms {
-            *bound = self.bound_at(sym, *bound, limits);
-        }
-        schedule::place(&mut phase, &self.plan.mesh)?;
-        Ok(phase.arena_bytes)
-    }
 }
 
-/// A pool with another number of rows.
-fn with_rows(ty: &TensorType, rows: u64) -> TensorType {
-    let mut ty = ty.clone();
-    if let Some(d) = ty.dims.first_mut() {
-        d.extent = Extent::Const(rows);
+/// The largest size below `asked` that fits, none if not even 1 does; the next larger one does not fit. `over` is by how
+/// many bytes the asked size is too large, and `probe` gives the same of another (0 or less: it fits).
+///
+/// Needs are nearly straight in a size, so most probes are where the line between the last two would cross; every other
+/// one halves what is left, so that any need is found in a logarithm of steps.
+///
+/// # Errors
+/// Those of `probe`.
+pub fn largest<E>(asked: u64, over: i128, mut probe: impl FnMut(u64) -> Result<i128, E>) -> Result<Option<u64>, E> {
+    if asked <= 1 {
+        return Ok(None);
     }
-    ty
+    let (mut low, mut high) = ((1, probe(1)?), (asked, over));
+    if low.1 > 0 {
+        return Ok(None);
+    }
+    let mut halve = false;
+    while high.0 - low.0 > 1 {
+        let left = u128::from(high.0 - low.0);
+        let at = if halve { left / 2 } else { left.saturating_mul(low.1.unsigned_abs()) / high.1.saturating_sub(low.1).unsigned_abs() };
+        let at = low.0 + u64::try_from(at).unwrap_or(0).clamp(1, high.0 - low.0 - 1);
+        let over = probe(at)?;
+        halve = !halve && u128::from(if over > 0 { at - low.0 } else { high.0 - at }) > left / 2;
+        if over > 0 { high = (at, over) } else { low = (at, over) }
+    }
+    Ok(Some(low.0))
 }

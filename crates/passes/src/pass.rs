@@ -35,14 +35,27 @@ pub trait Pass {
 pub struct Choices {
     /// Optional choices stop after so many; `None` never stops. Bisecting it finds the rewrite that breaks a model.
     pub fuel: Option<u64>,
+    /// Every optional choice is taken or not by this seed: what passes make together must be right in any part.
+    pub shuffle: Option<u64>,
     /// Named decisions and the candidates to take. `cut:layer.q_a` is one decision, `cut` all whose names begin so.
     pub forced: Vec<(String, String)>,
 }
 
 impl From<Option<u64>> for Choices {
     fn from(fuel: Option<u64>) -> Self {
-        Choices { fuel, forced: Vec::new() }
+        Choices { fuel, ..Choices::default() }
     }
+}
+
+/// The answer to an optional choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It is made, and counted.
+    Yes,
+    /// This one is not.
+    No,
+    /// Fuel is out: none is made any more.
+    Never,
 }
 
 /// The answer to a named decision.
@@ -74,6 +87,8 @@ pub struct Variant {
 #[derive(Debug, Default)]
 pub struct PassCx {
     choices: Choices,
+    /// Optional choices asked for so far.
+    asked: u64,
     /// Whether each forced choice has met its decision.
     met: Vec<bool>,
     /// Rewrites made so far.
@@ -98,11 +113,20 @@ impl PassCx {
 
     /// Whether an optional rewrite may be made; counts it if so.
     pub fn choose(&mut self) -> bool {
+        self.answer() == Answer::Yes
+    }
+
+    /// The same, telling a refusal from the end of fuel.
+    pub fn answer(&mut self) -> Answer {
         if self.choices.fuel.is_some_and(|f| self.rewrites >= f) {
-            return false;
+            return Answer::Never;
+        }
+        self.asked += 1;
+        if self.choices.shuffle.is_some_and(|seed| mixed(seed, self.asked) & 1 == 0) {
+            return Answer::No;
         }
         self.rewrites += 1;
-        true
+        Answer::Yes
     }
 
     /// The decision `name` (`KIND:PLACE`) among `candidates`: what was asked for, the nearest name first, else as
@@ -146,6 +170,14 @@ impl PassCx {
         let (name, candidate) = &self.choices.forced[i];
         Err(Diagnostic::new("no-decision", format!("`{name}={candidate}`: nothing of this name was decided")))
     }
+}
+
+/// Random bits of a seed and a number (the finaliser of SplitMix64).
+fn mixed(seed: u64, n: u64) -> u64 {
+    let x = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
 }
 
 /// A pass that failed, or left behind what the verifier refuses.

@@ -56,7 +56,7 @@ impl Specialise {
             if !selects(&m.funcs[id]) {
                 continue;
             }
-            let found = saturator.function(m, &m.funcs[id], &machine, 1, &mut || cx.choose())?;
+            let found = saturator.function(m, &m.funcs[id], &machine, 1, &mut || cx.answer())?;
             if !found.best[0].rules.is_empty() {
                 m.funcs[id] = found.best[0].function.clone();
                 cx.specialised.push(found);

@@ -10,7 +10,7 @@ use glmc_passes::egraph::cost::Machine;
 use glmc_passes::egraph::rules::{self, Rule};
 use glmc_passes::egraph::saturate::End;
 use glmc_passes::egraph::{BEST, Saturate, Saturated, Saturator};
-use glmc_passes::pass::{Pass, PassCx};
+use glmc_passes::pass::{Answer, Pass, PassCx};
 use glmc_passes::target::Target;
 
 /// GLM-5's attention over `s` cached rows: `t` queries, which see `k` rows each, or all.
@@ -35,7 +35,7 @@ fn mla(t: u64, s: u64, k: Option<u64>) -> Module {
 fn saturated(m: &Module, rules: &[Rule], machine: &Machine) -> Saturated {
     let f = m.funcs.values().next().expect("a function");
     let s = Saturator::new(rules).expect("the rules are well-formed");
-    s.function(m, f, machine, BEST, &mut || true).expect("the rules are right")
+    s.function(m, f, machine, BEST, &mut || Answer::Yes).expect("the rules are right")
 }
 
 fn flops_only() -> Machine {
@@ -217,6 +217,6 @@ fn unequal_types_that_a_rule_makes_one_are_reported_with_its_name() {
     };
     let s = Saturator::new(&[rule]).expect("well-formed");
     let f = m.funcs.values().next().expect("a function");
-    let e = s.function(&m, f, &flops_only(), BEST, &mut || true).expect_err("two types");
+    let e = s.function(&m, f, &flops_only(), BEST, &mut || Answer::Yes).expect_err("two types");
     assert!(e.code == "rule-type" && e.message.contains("all-one") && e.message.contains("f32[3]"), "{e}");
 }

@@ -33,7 +33,7 @@ use egg::Id;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::graph::{Function, Module};
 
-use crate::pass::{Pass, PassCx};
+use crate::pass::{Answer, Pass, PassCx};
 use cost::{Cost, Machine};
 use extract::Problem;
 use rules::{Checked, Rule};
@@ -114,7 +114,7 @@ impl Saturator {
         f: &Function,
         cost: &dyn Cost,
         k: usize,
-        choose: &mut dyn FnMut() -> bool,
+        choose: &mut dyn FnMut() -> Answer,
     ) -> Result<Saturated, Diagnostic> {
         let (s, mut g) = Skeleton::of(m, f)?;
         let lost = || Diagnostic::new("broken-extraction", format!("@{} has no program", f.name));
@@ -176,7 +176,7 @@ impl Pass for Saturate {
         machine.syms = machine.nominal(m);
         let mut out = m.clone();
         for (id, f) in m.funcs.iter() {
-            let found = saturator.function(m, f, &machine, BEST, &mut || cx.choose())?;
+            let found = saturator.function(m, f, &machine, BEST, &mut || cx.answer())?;
             if !matches!(found.end, End::Saturated | End::Fuel) {
                 tracing::warn!(function = found.name, end = ?found.end, nodes = found.nodes, "saturation was cut short");
             }

@@ -10,6 +10,7 @@ use super::extract::Problem;
 use super::rules;
 use super::saturate::saturate;
 use super::skeleton::Skeleton;
+use crate::pass::Answer;
 use crate::target::Target;
 
 /// The cost of the cheapest acyclic choice.
@@ -58,7 +59,7 @@ fn extraction_of_small_functions_is_optimal() {
             machine.syms = m.bounds();
             for f in m.funcs.values() {
                 let (s, mut g) = Skeleton::of(&m, f).expect("a function");
-                saturate(&mut g, &saturator.rules, &mut || true).expect("right rules");
+                saturate(&mut g, &saturator.rules, &mut || Answer::Yes).expect("right rules");
                 let p = Problem::new(&g, &s, &machine);
                 let (found, best) = (p.best(1)[0].cost, optimum(&p));
                 assert!(found <= best * (1.0 + 1e-6) + 1e-12, "@{} launch {launch_s}: {found} against {best}", f.name);

@@ -1,7 +1,5 @@
 //! Owns the saturation of one e-graph: rules are matched, applied and counted until nothing changes or a limit is hit.
 
-use std::time::{Duration, Instant};
-
 use egg::Id;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::entities::Value;
@@ -14,13 +12,15 @@ use super::analysis::{Graph, ty};
 use super::lang::{ENode, Head, Key};
 use super::pattern::{Match, add, get};
 use super::rules::{Body, Checked};
+use crate::pass::Answer;
 
 /// Most e-nodes of one function: about ten times what a layer with every rule has.
 pub const NODES: usize = 20_000;
 /// Most rounds: chains of rewrites in the rules are at most five long.
 pub const ROUNDS: usize = 16;
-/// Most time for one function. Measured layers take a few milliseconds; this only stops a runaway.
-pub const TIME: Duration = Duration::from_secs(10);
+/// Most matches of rules over all rounds of one function. Measured layers have some thousands; this only stops a runaway,
+/// and unlike a clock it ends the same search at the same place everywhere.
+pub const MATCHES: usize = 1_000_000;
 
 /// How a saturation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,8 +31,8 @@ pub enum End {
     Nodes,
     /// [`ROUNDS`].
     Rounds,
-    /// [`TIME`].
-    Time,
+    /// [`MATCHES`].
+    Matches,
     /// The caller allows no further rewrite.
     Fuel,
 }
@@ -44,17 +44,18 @@ pub enum End {
 pub fn saturate(
     g: &mut Graph,
     rules: &[Checked],
-    choose: &mut dyn FnMut() -> bool,
+    choose: &mut dyn FnMut() -> Answer,
 ) -> Result<(End, usize), Diagnostic> {
-    let start = Instant::now();
+    let mut matches = 0;
     for round in 0..ROUNDS {
         let mut work = Vec::new();
         for rule in rules {
             rule.find(g, &mut work);
-            if start.elapsed() > TIME {
-                return Ok((End::Time, round));
+            if matches + work.len() > MATCHES {
+                return Ok((End::Matches, round));
             }
         }
+        matches += work.len();
         let before = (g.total_number_of_nodes(), g.number_of_classes());
         let mut merged = false;
         for (rule, step) in work {
@@ -65,9 +66,13 @@ pub fn saturate(
             if step.is_done(g) {
                 continue;
             }
-            if !choose() {
-                g.rebuild();
-                return settled(g).map(|()| (End::Fuel, round));
+            match choose() {
+                Answer::Yes => {}
+                Answer::No => continue,
+                Answer::Never => {
+                    g.rebuild();
+                    return settled(g).map(|()| (End::Fuel, round));
+                }
             }
             g.analysis.rule = rule.name;
             let applied = step.apply(g, rule);

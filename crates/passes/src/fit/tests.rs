@@ -1,6 +1,6 @@
 //! Needs at other limits against plans really made for them, and what is said to fit against every possibility.
 
-use glmc_ir::plan::{FORMAT, Model, Target as PlanTarget};
+use glmc_ir::plan::{FORMAT, Limits, Model, PhaseKind, Target as PlanTarget};
 
 use super::*;
 use crate::lower;
@@ -126,85 +126,53 @@ fn each_rank_counts_what_it_holds_and_the_slots_of_the_largest_exchange() {
     // The largest: 64 positions of 128 bytes, one-shot, two slots; flags of 4 ranks.
     let slots = |n: &Need| n.collectives;
     assert!(needs.iter().all(|n| slots(n) == 2 * (4 * 64 * 128 + 4 * 32 * 128)), "{needs:?}");
-    // At 16 positions a fourth of them.
-    let at = Fit { plan: &p, target: &t }.needs_at(&Limits { ctx: 16, ..p.limits.clone() }).unwrap();
-    assert!(at.iter().all(|n| slots(n) == 2 * (4 * 16 * 128 + 4 * 32 * 128)), "{at:?}");
 }
 
 #[test]
-fn needs_at_other_limits_are_those_of_plans_made_for_them() {
-    let (p, t) = (plan(100, 8), target(None));
-    let fit = Fit { plan: &p, target: &t };
-    let mut compared = 0;
-    for ctx in 1..=100 {
-        let made = plan(ctx, 8);
-        assert_eq!(fit.at_ctx(ctx), made.limits);
-        assert_eq!(fit.needs_at(&made.limits), Fit { plan: &made, ..fit }.needs(), "context {ctx}");
-        compared += 1;
-    }
-    for batch in [1, 2, 4] {
-        let made = plan(100, batch);
-        assert_eq!(fit.needs_at(&made.limits), Fit { plan: &made, ..fit }.needs(), "batch {batch}");
-        compared += 1;
-    }
-    assert_eq!(compared, 103);
-}
-
-/// A plan that has phases for up to 20 positions too: where no more are asked for, they are all that there is.
-#[test]
-fn phases_for_short_contexts_keep_their_bounds_and_replace_the_others() {
-    let (mut p, t) = (plan(100, 2), target(None));
-    p.phases.extend(plan(20, 2).phases.into_iter().map(|x| Phase { name: format!("{}.short", x.name), ..x }));
-    let fit = Fit { plan: &p, target: &t };
-    for ctx in 1..=100 {
-        let made = plan(ctx, 2);
-        let mut want = Fit { plan: &made, ..fit }.needs().unwrap();
-        if ctx > 20 {
-            want[0].graphs += 3 * 30;
-        }
-        assert_eq!(fit.needs_at(&made.limits).unwrap(), want, "context {ctx}");
-    }
-}
-
-#[test]
-fn what_is_said_to_fit_is_the_largest_that_does() {
+fn a_plan_larger_than_its_target_is_refused_with_every_part() {
     let p = plan(100, 8);
-    let total = |limits: &Limits| {
-        let t = target(None);
-        Fit { plan: &p, target: &t }.needs_at(limits).unwrap()[0].total()
-    };
-    let by_ctx: Vec<u64> = (1..=100).map(|ctx| total(&plan(ctx, 1).limits.with_batch(8))).collect();
-    let by_batch: Vec<(u64, u64)> = [1, 2, 4].map(|b| (b, total(&p.limits.with_batch(b)))).into();
-    let most = *by_ctx.last().unwrap();
-    let (mut refused, mut no_ctx, mut some_batch) = (0, 0, 0);
-    for memory in (10_000..most + 2_000).step_by(997).chain([most - 1, most]) {
-        let t = target(Some(memory));
-        let found = Fit { plan: &p, target: &t }.check().unwrap();
-        let Err(e) = found else {
-            assert!(memory >= most);
-            continue;
-        };
-        assert!(memory < most);
-        let ctx = by_ctx.iter().rposition(|n| *n <= memory).map(|i| i as u64 + 1);
-        let batch = by_batch.iter().filter(|(_, n)| *n <= memory).map(|(b, _)| *b).max();
-        assert_eq!((e.largest_ctx, e.largest_batch), (ctx, batch), "memory {memory}");
-        let text = e.to_string();
-        for part in ["weights 12800", "kv cache 25600", "index cache 3200", "arena", "context 1000", "graphs 350"] {
-            assert!(text.contains(part), "{text}");
+    let total = Fit { plan: &p, target: &target(None) }.needs().unwrap()[0].total();
+    assert!(Fit { plan: &p, target: &target(Some(total)) }.check().unwrap().is_ok());
+    let refused = Fit { plan: &p, target: &target(Some(total - 1)) }.check().unwrap().unwrap_err();
+    assert_eq!((refused.rank, refused.need.total(), refused.memory), (0, total, total - 1));
+    let text = refused.to_string();
+    for part in ["weights 12800", "kv cache 25600", "index cache 3200", "arena", "context 1000", "graphs 350"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+/// By `need` of every size from 1, at every memory.
+fn all_memories(need: &[i128]) -> usize {
+    let mut most = 0;
+    let (low, high) = (need.iter().min().unwrap() - 2, *need.last().unwrap());
+    for memory in low..high {
+        let over = |n: u64| need[n as usize - 1] - memory;
+        let mut probes = 0;
+        let asked = need.len() as u64;
+        let found = largest(asked, over(asked), |n| {
+            probes += 1;
+            assert!((1..asked).contains(&n));
+            Ok::<_, ()>(over(n))
+        });
+        match found.unwrap() {
+            Some(n) => assert!(over(n) <= 0 && over(n + 1) > 0, "memory {memory}: {n}"),
+            None => assert!(over(1) > 0, "memory {memory}"),
         }
-        refused += 1;
-        no_ctx += u32::from(ctx.is_none());
-        some_batch += u32::from(batch.is_some());
+        most = most.max(probes);
     }
-    assert!(refused > 20 && no_ctx > 0 && some_batch > 0, "{refused} {no_ctx} {some_batch}");
+    most
 }
 
-trait WithBatch {
-    fn with_batch(&self, max_batch: u64) -> Limits;
-}
-
-impl WithBatch for Limits {
-    fn with_batch(&self, max_batch: u64) -> Limits {
-        Limits { max_batch, ..self.clone() }
+#[test]
+fn what_fits_is_found_where_needs_are_straight_bent_or_jump() {
+    let of = |need: fn(i128) -> i128| (1..=500).map(need).collect::<Vec<_>>();
+    // 1, where the line crosses, and the next.
+    assert!(all_memories(&of(|n| 300 + 7 * n)) <= 3);
+    for need in [|n| n * n / 40, |n| n + 3000 * (n / 400), |n| n / 100, |n| 2000 - 2000 / n, |n| n + 90 * (n % 3)] {
+        let most = all_memories(&of(need));
+        assert!(most <= 20, "{most}");
     }
+    assert_eq!(largest(1, 5, |_| Err(())), Ok(None));
+    assert_eq!(largest(9, 5, |_| Err(())), Err(()));
+    assert_eq!(largest(u64::MAX, i128::MAX, |n| Ok::<_, ()>(i128::from(n) - 77)), Ok(Some(77)));
 }

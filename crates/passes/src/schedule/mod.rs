@@ -13,8 +13,6 @@ use glmc_ir::plan::{Phase, PhaseKind, Recipe, Segment, State};
 
 use cranelift_entity::PrimaryMap;
 
-pub(crate) use arena::place;
-
 use crate::egraph::cost::Machine;
 use crate::lower::Lowered;
 use crate::pass::PassCx;

@@ -95,7 +95,8 @@ impl Shard {
         }
         let report = report::Report::of(&search, &taken, fits, self.explain);
         if report.cut {
-            tracing::warn!("the search for placements hit a limit: a cheaper one may exist");
+            let of = report.functions.iter().filter(|f| f.cut).map(|f| f.name.as_str()).collect::<Vec<_>>().join(", ");
+            tracing::warn!("the search for placements hit a limit in {of}: a cheaper one may exist");
         }
         Ok((insert.finish().compacted(), report))
     }

@@ -131,27 +131,30 @@ impl<'t> World<'t> {
     /// Seconds of `op` on the rank with the largest parts; 0 for what no launch does. `again` marks operands that are
     /// read once with an earlier one.
     ///
-    /// On a GPU readers find a pool's rows by its table: a `gather` of a pool is a view there, and what is keys and
-    /// values at once is read once.
+    /// Readers find the rows of a pool that every rank holds by its table: there a `gather` is a view, and what is keys
+    /// and values at once is read once. Rows that ranks hold in parts are gathered, as `lower` does.
     pub fn seconds(&self, op: &Op, args: &[TensorType], results: &[TensorType], again: &[bool]) -> f64 {
         if matches!(op, Op::Reshape(_) | Op::Piece(_) | Op::Dequant(_)) {
             return 0.0;
         }
-        let by_table = self.target.arch != "cpu";
-        if by_table && matches!(op, Op::Gather(_)) && args[0].state && results[0].pending.is_none() {
+        let whole = |t: &TensorType| Place::of(t) == Place::Whole;
+        if matches!(op, Op::Gather(_)) && args[0].state && args.iter().chain(results).all(whole) {
             return 0.0;
         }
         if let Some(seconds) = self.of_split_experts(op, args, results) {
             return seconds;
         }
         let parts = |ts: &[TensorType]| ts.iter().map(|t| self.local(t)).collect::<Result<Vec<_>, _>>();
+        let placed = args;
         let (Ok(args), Ok(results)) = (parts(args), parts(results)) else { return f64::INFINITY };
         let args: Vec<&TensorType> = args.iter().collect();
         let Ok(kernel) = single(op) else { return f64::INFINITY };
         let work = kernel.work(&args, &self.syms).unwrap_or_else(|_| op.work(&args, &results, &self.syms));
         let unit = crate::cost::Unit::of(&kernel, &args, self.target);
         let mut read = work.read;
-        if by_table && matches!(op, Op::Attention(_)) {
+        if let Op::Attention(a) = op
+            && placed[a.parts..=2 * a.parts].iter().all(whole)
+        {
             let twice = (0..args.len()).filter(|i| again.get(*i).copied().unwrap_or(false));
             let twice = twice.map(|i| op.bytes_read(&args, &results, i, &self.syms));
             read = read.saturating_sub(twice.fold(0, u64::saturating_add));

@@ -35,6 +35,9 @@ pub struct Placed {
     pub bytes: u64,
     /// Most states of a step of the search.
     pub states: usize,
+    /// Whether the search hit a limit in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
     /// Its operands, weights and values.
     pub values: Vec<Chosen>,
     /// Its collectives, in order.
@@ -153,7 +156,7 @@ fn placed(search: &Search<'_>, at: usize, path: usize, others: bool) -> Placed {
         let saves = others.then(|| without(s, path, m)).flatten();
         collectives.push(Collective { value: f.value_name(m.value), op, seconds, saves });
     }
-    Placed { name: f.name.clone(), seconds: way.seconds, bytes: way.bytes, states: s.found.states, values, collectives }
+    Placed { name: f.name.clone(), seconds: way.seconds, bytes: way.bytes, states: s.found.states, cut: s.found.cut, values, collectives }
 }
 
 /// What the function would take longer if the move `m` could not be made.
