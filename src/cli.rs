@@ -80,7 +80,7 @@ pub(crate) struct SizeArgs {
 impl SizeArgs {
     /// What is settled of a compilation's choices.
     pub(crate) fn choices(&self) -> glmc_passes::pass::Choices {
-        glmc_passes::pass::Choices { fuel: self.fuel, shuffle: self.shuffle, forced: self.force.clone() }
+        glmc_passes::pass::Choices { fuel: self.fuel, shuffle: self.shuffle, brief: false, forced: self.force.clone() }
     }
 }
 

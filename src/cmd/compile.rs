@@ -179,8 +179,8 @@ impl Job<'_> {
 
     /// By how many bytes a plan of these sizes is too large; 0 or less where it fits.
     pub(super) fn too_large(&self, limits: &Limits) -> Result<i128, CliError> {
-        let quiet = Job { emit: None, check: false, choices: self.choices.clone(), ..*self };
-        let (needs, memory) = match quiet.fitted(limits)? {
+        let choices = Choices { brief: true, ..self.choices.clone() };
+        let (needs, memory) = match (Job { emit: None, check: false, choices, ..*self }).fitted(limits)? {
             Ok(made) => (figures::needs(&made.plan, self.target)?, self.target.device.memory_bytes),
             Err(refused) => (vec![refused.need], Some(refused.memory)),
         };

@@ -12,8 +12,9 @@ pub(super) fn refusal(job: &Job<'_>, limits: &Limits, refused: &TooLarge) -> Res
     let asked = i128::from(refused.need.total()) - i128::from(refused.memory);
     tracing::info!("too large by {asked} bytes: looking for sizes that fit");
     let probe = |at: Limits| job.too_large(&at);
-    let ctx = fit::largest(limits.ctx, asked, |n| probe(at_ctx(limits, n)))?;
-    let batch = fit::largest(limits.max_batch, asked, |n| probe(Limits { max_batch: n, ..limits.clone() }))?;
+    // Steps grow with the context up to the size of a chunk; beyond, only what is cached does.
+    let ctx = fit::largest(limits.ctx, asked, &[limits.chunk], |n| probe(at_ctx(limits, n)))?;
+    let batch = fit::largest(limits.max_batch, asked, &[], |n| probe(Limits { max_batch: n, ..limits.clone() }))?;
     let mut message = format!("{refused}; ");
     message += &match ctx {
         Some(n) => format!("the largest context that fits is {n}"),
@@ -25,7 +26,7 @@ pub(super) fn refusal(job: &Job<'_>, limits: &Limits, refused: &TooLarge) -> Res
     };
     // Pools that the context does not size.
     if limits.cache_rows != limits.ctx {
-        let rows = fit::largest(limits.cache_rows, asked, |n| probe(Limits { cache_rows: n, ..limits.clone() }))?;
+        let rows = fit::largest(limits.cache_rows, asked, &[], |n| probe(Limits { cache_rows: n, ..limits.clone() }))?;
         let (asked, bytes) = (limits.cache_rows, refused.need.cache_bytes());
         message += &match rows {
             Some(n) => format!("; the {asked} rows of --cache take {bytes} bytes of it: {n} rows would fit"),

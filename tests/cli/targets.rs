@@ -30,6 +30,7 @@ fn every_shipped_target_is_listed_with_its_figures() {
     let people = glmc(&["targets"]).ok().out;
     assert_eq!((all.len(), people.lines().count()), (9, 9));
     let dir = tempfile::tempdir().unwrap();
+    let mut compared = 0;
     for t in all {
         let name = t["name"].as_str().unwrap();
         assert!(people.contains(name));
@@ -50,6 +51,39 @@ fn every_shipped_target_is_listed_with_its_figures() {
         let e = glmc(&["explain", s(&plan), "--json"]).ok().json();
         assert_eq!(e["predicted"], c["predicted"]);
         assert_eq!(e["placement"]["ranks"].as_u64().unwrap_or(1), ranks.len() as u64);
+        // What the search for placements minimised is what the plan is predicted to take.
+        let decode = &c["predicted"]["decode"];
+        for f in e["placement"]["functions"].as_array().into_iter().flatten().filter(|f| f["name"] == decode["phase"]) {
+            let (searched, planned) = (number(&f["seconds"]), number(&decode["step_s"]) + number(&decode["hidden_s"]));
+            assert!((searched / planned - 1.0).abs() < 0.01, "{}: {searched} for {planned}", t["name"]);
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 7);
+}
+
+#[test]
+fn what_fits_several_ranks_is_exact() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("p");
+    let base = std::fs::read_to_string(user_target(dir.path(), "")).unwrap().replace("ranks = 1", "ranks = 2");
+    let (model, target) = (tiny(), dir.path().join("two.toml"));
+    let link = "[link]\nbytes_per_s = 1e10\nlatency_s = 1e-5\np2p = true\n";
+    for memory in [5_500_000u64, 9_000_000] {
+        let text = base.replace("[device]\n", &format!("[device]\nmemory_bytes = {memory}\n"));
+        std::fs::write(&target, text + link).unwrap();
+        let compile = |ctx: u64| {
+            let ctx = ctx.to_string();
+            let args = ["compile", s(&model), "-o", s(&plan), "--ctx", &ctx, "--max-batch", "1", "--json"];
+            glmc(&[args.as_slice(), &["--target", s(&target)]].concat())
+        };
+        let refused = compile(2048);
+        let (_, rest) = refused.error_line().split_once("the largest context that fits is ").unwrap();
+        let largest: u64 = rest.split(',').next().unwrap().parse().unwrap();
+        println!("{memory}: {largest} in {:?}", refused.time);
+        compile(largest).ok();
+        std::fs::remove_dir_all(&plan).unwrap();
+        assert_eq!(compile(largest + 1).code(), 3, "{largest}");
     }
 }
 

@@ -168,18 +168,29 @@ impl Fit<'_> {
 /// The largest size below `asked` that fits, none if not even 1 does; the next larger one does not fit. `over` is by how
 /// many bytes the asked size is too large, and `probe` gives the same of another (0 or less: it fits).
 ///
-/// Needs are nearly straight in a size, so most probes are where the line between the last two would cross; every other
+/// Needs are nearly straight in a size but for its `bends` (rising), so a size at a bend is probed first, and then most probes are where the line between the last two would cross; every other
 /// one halves what is left, so that any need is found in a logarithm of steps.
 ///
 /// # Errors
 /// Those of `probe`.
-pub fn largest<E>(asked: u64, over: i128, mut probe: impl FnMut(u64) -> Result<i128, E>) -> Result<Option<u64>, E> {
+pub fn largest<E>(
+    asked: u64,
+    over: i128,
+    bends: &[u64],
+    mut probe: impl FnMut(u64) -> Result<i128, E>,
+) -> Result<Option<u64>, E> {
     if asked <= 1 {
         return Ok(None);
     }
     let (mut low, mut high) = ((1, probe(1)?), (asked, over));
     if low.1 > 0 {
         return Ok(None);
+    }
+    for at in bends.iter().copied() {
+        if at > low.0 && at < high.0 {
+            let over = probe(at)?;
+            if over > 0 { high = (at, over) } else { low = (at, over) }
+        }
     }
     let mut halve = false;
     while high.0 - low.0 > 1 {

@@ -37,6 +37,8 @@ pub struct Choices {
     pub fuel: Option<u64>,
     /// Every optional choice is taken or not by this seed: what passes make together must be right in any part.
     pub shuffle: Option<u64>,
+    /// Only what is taken is worked out, not what else there was.
+    pub brief: bool,
     /// Named decisions and the candidates to take. `cut:layer.q_a` is one decision, `cut` all whose names begin so.
     pub forced: Vec<(String, String)>,
 }
@@ -93,6 +95,8 @@ pub struct PassCx {
     met: Vec<bool>,
     /// Rewrites made so far.
     pub rewrites: u64,
+    /// The entries that become phases; none: all do. What others need is no part of a plan's memory.
+    pub phases: Option<Vec<String>>,
     /// Entries that passes added, in order.
     pub variants: Vec<Variant>,
     /// What rules made of functions before saturation.
@@ -109,6 +113,11 @@ impl PassCx {
         let choices = choices.into();
         let met = vec![false; choices.forced.len()];
         PassCx { choices, met, ..PassCx::default() }
+    }
+
+    /// Whether only what is taken is asked for.
+    pub fn brief(&self) -> bool {
+        self.choices.brief
     }
 
     /// Whether an optional rewrite may be made; counts it if so.
@@ -153,6 +162,12 @@ impl PassCx {
             return Err(Diagnostic::new("no-candidate", m));
         };
         Ok(Choice::Forced { candidate, exact })
+    }
+
+    /// Whether entry `name` becomes a phase, or was added beside one that does.
+    pub fn is_phase(&self, name: &str) -> bool {
+        let of = self.variants.iter().find(|v| v.entry == name).map_or(name, |v| &v.of);
+        self.phases.as_ref().is_none_or(|p| p.iter().any(|n| n == of))
     }
 
     /// Whether `candidate` was asked for in decisions of a kind.

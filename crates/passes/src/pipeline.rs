@@ -72,6 +72,7 @@ pub fn run(
     emit: Emit<'_>,
 ) -> Result<Compiled, PassError> {
     let mut cx = PassCx::new(choices);
+    cx.phases = Some(entries.iter().map(|e| e.func.clone()).collect());
     let mut timings = Vec::new();
     verify(LIFT, &lifted, &mut timings)?;
     emit(LIFT, &lifted);

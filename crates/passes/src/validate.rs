@@ -114,6 +114,7 @@ fn checked(
 ) -> Result<Vec<Checked>, Different> {
     let mut module = m.clone();
     let mut cx = PassCx::new(choices);
+    cx.phases = Some(entries.iter().map(|e| e.func.clone()).collect());
     let mut out = Vec::new();
     for pass in passes {
         let name = pass.name();

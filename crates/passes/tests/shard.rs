@@ -106,7 +106,8 @@ impl<'a> Oracle<'a> {
                     data.args.iter().zip(&places).map(|(a, p)| world.on(f.ty(*a), *p)).collect();
                 let Ok(results) = infer_on(op, &args.iter().collect::<Vec<_>>(), &world.mesh) else { continue };
                 if results.iter().all(|t| world.legal(t)) {
-                    let seconds = world.seconds(op, &args, &results, &[]);
+                    let again: Vec<bool> = (0..args.len()).map(|i| data.args[..i].contains(&data.args[i])).collect();
+                    let seconds = world.seconds(op, &args, &results, &again);
                     all.push((places, results.iter().map(Place::of).collect(), seconds));
                 }
             }

@@ -161,6 +161,7 @@ pub fn cases(name: &str, seed: u64) -> Vec<Case> {
     t.out
 }
 
+/// Every type of files, and the forms that ranks keep of rows cut inside blocks.
 fn each_type(t: &mut Table, mut f: impl FnMut(&mut Table, QuantType)) {
-    QuantType::ALL.iter().for_each(|q| f(t, *q));
+    QuantType::ALL.iter().chain(QuantType::SUB).for_each(|q| f(t, *q));
 }

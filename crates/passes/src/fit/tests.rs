@@ -142,14 +142,14 @@ fn a_plan_larger_than_its_target_is_refused_with_every_part() {
 }
 
 /// By `need` of every size from 1, at every memory.
-fn all_memories(need: &[i128]) -> usize {
+fn all_memories(need: &[i128], bends: &[u64]) -> usize {
     let mut most = 0;
     let (low, high) = (need.iter().min().unwrap() - 2, *need.last().unwrap());
     for memory in low..high {
         let over = |n: u64| need[n as usize - 1] - memory;
         let mut probes = 0;
         let asked = need.len() as u64;
-        let found = largest(asked, over(asked), |n| {
+        let found = largest(asked, over(asked), bends, |n| {
             probes += 1;
             assert!((1..asked).contains(&n));
             Ok::<_, ()>(over(n))
@@ -166,13 +166,16 @@ fn all_memories(need: &[i128]) -> usize {
 #[test]
 fn what_fits_is_found_where_needs_are_straight_bent_or_jump() {
     let of = |need: fn(i128) -> i128| (1..=500).map(need).collect::<Vec<_>>();
-    // 1, where the line crosses, and the next.
-    assert!(all_memories(&of(|n| 300 + 7 * n)) <= 3);
+    // 1, where the line crosses, and the next; one more where it crosses at a whole number.
+    assert!(all_memories(&of(|n| 300 + 7 * n), &[]) <= 4);
     for need in [|n| n * n / 40, |n| n + 3000 * (n / 400), |n| n / 100, |n| 2000 - 2000 / n, |n| n + 90 * (n % 3)] {
-        let most = all_memories(&of(need));
+        let most = all_memories(&of(need), &[]);
         assert!(most <= 20, "{most}");
     }
-    assert_eq!(largest(1, 5, |_| Err(())), Ok(None));
-    assert_eq!(largest(9, 5, |_| Err(())), Err(()));
-    assert_eq!(largest(u64::MAX, i128::MAX, |n| Ok::<_, ()>(i128::from(n) - 77)), Ok(Some(77)));
+    let bent = of(|n| 2 * n + 50 * n.min(100));
+    let (blind, told) = (all_memories(&bent, &[]), all_memories(&bent, &[100]));
+    assert!(told <= 5 && blind > 2 * told, "{blind} {told}");
+    assert_eq!(largest(1, 5, &[], |_| Err(())), Ok(None));
+    assert_eq!(largest(9, 5, &[], |_| Err(())), Err(()));
+    assert_eq!(largest(u64::MAX, i128::MAX, &[], |n| Ok::<_, ()>(i128::from(n) - 77)), Ok(Some(77)));
 }

@@ -75,13 +75,15 @@ impl Shard {
         let device = &target.device;
         let taken = device.context_bytes.saturating_add(device.graph_bytes).saturating_add(device.reserve_bytes);
         let limit = device.memory_bytes.map(|n| n.saturating_sub(taken));
-        let (mut search, mut taken) = decide(m, &world, &cuts, None)?;
-        if let Some(limit) = limit.filter(|l| kept(&search, &taken) > *l) {
-            (search, taken) = decide(m, &world, &cuts, Some(limit))?;
+        let entries = Entries::of(m, &world, cx);
+        let (mut search, mut taken) = decide(m, &world, &cuts, &entries, None)?;
+        if let Some(limit) = limit.filter(|l| entries.kept(&search, &taken) > *l) {
+            (search, taken) = decide(m, &world, &cuts, &entries, Some(limit))?;
         }
-        let fits = limit.is_none_or(|l| kept(&search, &taken) <= l);
+        let bytes = entries.kept(&search, &taken);
+        let fits = limit.is_none_or(|l| bytes <= l);
         if !fits {
-            tracing::warn!(bytes = kept(&search, &taken), "no placement fits the memory of a rank");
+            tracing::debug!(bytes, "no placement fits the memory of a rank");
         }
         cuts.kept(m, &world, &report::placed_values(&search, &taken))?;
         let mut insert = Insert::new(&search);
@@ -93,12 +95,35 @@ impl Shard {
                 insert.unused(f);
             }
         }
-        let report = report::Report::of(&search, &taken, fits, self.explain);
-        if report.cut {
+        let report = report::Report::of(&search, &taken, fits, bytes, self.explain && !cx.brief());
+        if report.cut && !cx.brief() {
             let of = report.functions.iter().filter(|f| f.cut).map(|f| f.name.as_str()).collect::<Vec<_>>().join(", ");
             tracing::warn!("the search for placements hit a limit in {of}: a cheaper one may exist");
         }
         Ok((insert.finish().compacted(), report))
+    }
+}
+
+/// The entries in the order in which they are placed.
+struct Entries {
+    /// Those that become phases: their weights and pools are in memory.
+    phases: Vec<FuncId>,
+    others: Vec<FuncId>,
+}
+
+impl Entries {
+    fn of(m: &Module, world: &World<'_>, cx: &PassCx) -> Self {
+        let (phases, others) = order(m, world).into_iter().partition(|id| cx.is_phase(&m.funcs[*id].name));
+        Entries { phases, others }
+    }
+
+    /// Bytes of weights and pools that the largest rank keeps.
+    fn kept(&self, search: &Search<'_>, taken: &[(usize, usize)]) -> u64 {
+        let of = |(at, path): &(usize, usize)| {
+            let s = &search.solved[*at];
+            if self.phases.contains(&s.func) { s.found.paths[*path].bytes } else { 0 }
+        };
+        taken.iter().map(of).fold(0, u64::saturating_add)
     }
 }
 
@@ -107,21 +132,19 @@ fn decide<'a>(
     m: &'a Module,
     world: &'a World<'a>,
     cuts: &'a Cuts,
+    entries: &Entries,
     limit: Option<u64>,
 ) -> Result<(Search<'a>, Vec<(usize, usize)>), Diagnostic> {
     let mut search = Search::new(m, world, cuts, limit.is_some());
     let mut taken = Vec::new();
-    for id in order(m, world) {
-        let budget = limit.map(|l| l.saturating_sub(kept(&search, &taken)));
-        taken.push(search.entry(id, budget)?);
+    for id in &entries.phases {
+        let budget = limit.map(|l| l.saturating_sub(entries.kept(&search, &taken)));
+        taken.push(search.entry(*id, budget)?);
+    }
+    for id in &entries.others {
+        taken.push(search.entry(*id, None)?);
     }
     Ok((search, taken))
-}
-
-/// Bytes of weights and pools that the largest rank keeps.
-fn kept(search: &Search<'_>, taken: &[(usize, usize)]) -> u64 {
-    let of = |(at, path): &(usize, usize)| search.solved[*at].found.paths[*path].bytes;
-    taken.iter().map(of).fold(0, u64::saturating_add)
 }
 
 /// Functions that an entry reaches.

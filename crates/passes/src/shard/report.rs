@@ -86,12 +86,9 @@ pub struct Collective {
 }
 
 impl Report {
-    /// What `search` decided, on the paths `taken` of its entries. `others`: with what else it would have cost.
-    pub fn of(search: &Search<'_>, taken: &[(usize, usize)], fits: bool, others: bool) -> Self {
-        let mut out = Report { ranks: u64::from(search.world.target.ranks), fits, ..Report::default() };
-        for (at, path) in taken {
-            out.bytes = out.bytes.saturating_add(search.solved[*at].found.paths[*path].bytes);
-        }
+    /// What `search` decided, on the paths `taken` of its entries, which keep so many `bytes`. `others`: with what else it would have cost.
+    pub fn of(search: &Search<'_>, taken: &[(usize, usize)], fits: bool, bytes: u64, others: bool) -> Self {
+        let mut out = Report { ranks: u64::from(search.world.target.ranks), fits, bytes, ..Report::default() };
         for (at, path) in reached(search, taken) {
             out.cut |= search.solved[at].found.cut;
             out.functions.push(placed(search, at, path, others));
