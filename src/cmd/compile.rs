@@ -90,8 +90,7 @@ fn compile_checked(
     let model = Model::load(&set)?;
     check_text(&model, set.path())?;
     let limits = limits(&model, sizes, &target, set.path())?;
-    let job =
-        Job { model: &model, file: set.path(), target: &target, tune_ctx, choices: sizes.choices(), emit, check };
+    let job = Job { model: &model, file: set.path(), target: &target, tune_ctx, choices: sizes.choices(), emit, check };
     // Before a byte of the weights is looked at.
     let mut made = match job.fitted(&limits)? {
         Ok(made) => made,

@@ -112,7 +112,8 @@ impl Decisions {
         let cut = if p.cut { "; the search hit a limit: a cheaper placement may exist" } else { "" };
         let mut lines = vec![
             format!("  placed on {} ranks{cut}", p.ranks),
-            "  (how a weight or pool is cut is a decision: compile --force cut:FUNCTION.NAME=STRATEGY settles it)".into(),
+            "  (how a weight or pool is cut is a decision: compile --force cut:FUNCTION.NAME=STRATEGY settles it)"
+                .into(),
         ];
         for f in &p.functions {
             let cut = if f.cut { " (the search hit a limit)" } else { "" };

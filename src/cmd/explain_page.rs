@@ -137,7 +137,7 @@ fn timeline(phase: &str, steps: &[StepCost]) -> String {
     let mut at = 0.0;
     for s in steps {
         let width = if total > 0.0 { 1000.0 * s.seconds / total } else { 0.0 };
-    let title = escape(&format!("{} ({}): {}", s.step, s.kernel, human_seconds(s.seconds)));
+        let title = escape(&format!("{} ({}): {}", s.step, s.kernel, human_seconds(s.seconds)));
         let _ = write!(
             out,
             "<rect class=c{} x={at:.3} y=0 width={width:.3} height=60><title>{title}</title></rect>",

@@ -194,11 +194,11 @@ fn check(model: &Path) -> (Value, Value) {
     let m = model.to_str().unwrap();
     let ran = glmc(&["inspect", m, "--json"]).ok();
     println!("inspect: {:?}, {} MB", ran.time, ran.peak >> 20);
-    assert!(ran.time < Duration::from_secs(2) && ran.peak < 400 << 20, "{:?}, {}", ran.time, ran.peak);
+    assert!(ran.busy < Duration::from_secs(2) && ran.peak < 400 << 20, "{:?}, {}", ran.busy, ran.peak);
     let plan = tempfile::tempdir().unwrap();
     let ran2 = glmc(&["compile", m, "-o", plan.path().join("p").to_str().unwrap(), "--target", "cpu", "--json"]).ok();
     println!("compile: {:?}, {} MB", ran2.time, ran2.peak >> 20);
-    assert!(ran2.time < Duration::from_secs(20), "{:?}", ran2.time);
+    assert!(ran2.busy < Duration::from_secs(20), "{:?}", ran2.busy);
     assert!(ran2.peak < 1 << 30, "weight data was read: {}", ran2.peak);
     let of_plan = glmc(&["inspect", plan.path().join("p").to_str().unwrap(), "--json"]).ok().json();
     assert_eq!(of_plan["model"]["layers"], LAYERS);
@@ -240,13 +240,13 @@ fn what_does_not_fit_is_refused_quickly() {
         let target = user_target(dir.path(), &format!("memory_bytes = {memory}"));
         let (m, p, t) = (model.to_str().unwrap(), plan.to_str().unwrap(), target.to_str().unwrap());
         let ran = glmc(&["compile", m, "-o", p, "--target", t, "--ctx", "131072", "--max-batch", "1"]);
-        println!("refused: {:?}, {} MB: {}", ran.time, ran.peak >> 20, ran.error_line());
+        println!("refused: {:?} of {:?}, {} MB: {}", ran.busy, ran.time, ran.peak >> 20, ran.error_line());
         assert_eq!((ran.code(), ran.class().0.as_str()), (3, "memory"), "{ran:?}");
         assert_eq!(ran.error_line().contains("the largest context that fits is"), some, "{ran:?}");
         // 78 layers of 576 latent and 128 index values in f32.
         let caches = [("kv", 576u64), ("index", 128)].map(|(k, n)| format!("{k} cache {}", 131_072 * 78 * n * 4));
         assert!(caches.iter().all(|c| ran.error_line().contains(c)), "{ran:?}");
-        assert!(ran.time < Duration::from_secs(10) && ran.peak < 800 << 20, "{:?}, {}", ran.time, ran.peak);
+        assert!(ran.busy < Duration::from_secs(10) && ran.peak < 800 << 20, "{:?}, {}", ran.busy, ran.peak);
         assert!(!plan.exists());
     }
 }
@@ -309,7 +309,7 @@ fn glm_5_on_eight_ranks() {
             ran.peak >> 20,
             c["predicted"]["decode_tps"]
         );
-        assert!(ran.time < Duration::from_secs(10) && ran.peak < 800 << 20, "{what}: {:?}, {}", ran.time, ran.peak);
+        assert!(ran.busy < Duration::from_secs(10) && ran.peak < 800 << 20, "{what}: {:?}, {}", ran.busy, ran.peak);
         assert!((78..=158).contains(&reductions) && others <= 2, "{what}: {reductions}, {others}");
         let (least, most) = (ranks.iter().min().unwrap(), ranks.iter().max().unwrap());
         assert!(ranks.len() == 8 && *most <= 62_500_000_000 && (most - least) * 50 <= *most, "{what}: {ranks:?}");
@@ -347,7 +347,7 @@ fn eight_bits_do_not_fit_eight_cards() {
     let plan = dir.path().join("p");
     let ran = on_eight_cards(&write(dir.path(), q8_0, false, 1), &plan);
     assert_eq!((ran.code(), ran.class()), (3, ("memory".into(), "too-large".into())), "{ran:?}");
-    println!("refused: {:?}, {} MB: {}", ran.time, ran.peak >> 20, ran.error_line());
+    println!("refused: {:?} of {:?}, {} MB: {}", ran.busy, ran.time, ran.peak >> 20, ran.error_line());
     let part = |name: &str| -> u64 {
         let line = ran.error_line();
         let at = line.find(&format!("{name} ")).unwrap_or_else(|| panic!("no {name}: {line}"));
@@ -357,10 +357,12 @@ fn eight_bits_do_not_fit_eight_cards() {
     for name in ["kv cache", "index cache", "arena", "collective buffers", "context", "graphs", "reserve"] {
         assert!(part(name) > 0, "{name}");
     }
+    // At a short context, with small steps, they do.
+    assert!(ran.error_line().contains("; the largest context that fits is "), "{}", ran.error_line());
     // An eighth of the trunk's 743.9e9 parameters at 34 bytes for 32.
     let (weights, all) = (part("weights") as f64, 743.9e9 * 34.0 / 32.0);
     assert!(weights >= all / 8.0 * 0.998 && weights < all / 8.0 * 1.05, "{weights}");
-    assert!(ran.time < Duration::from_secs(10) && ran.peak < 800 << 20, "{:?}, {}", ran.time, ran.peak);
+    assert!(ran.busy < Duration::from_secs(120) && ran.peak < 800 << 20, "{:?}, {}", ran.busy, ran.peak);
     assert!(!plan.exists());
 }
 

@@ -32,10 +32,11 @@ pub(crate) fn measured<S: AsRef<OsStr>>(args: &[S]) -> Ran {
         err: read("err"),
         peak: end[1],
         time: Duration::from_nanos(end[2]),
+        busy: Duration::from_micros(end[3]),
     }
 }
 
-/// The small process: runs what the folder says and leaves output, status, peak bytes and nanoseconds there.
+/// The small process: runs what the folder says and leaves output, status, peak bytes, nanoseconds and microseconds of work there.
 #[allow(clippy::zombie_processes, reason = "wait4 waits for the child, and gives its memory too")]
 fn run_as_asked(dir: &Path) {
     let bytes = std::fs::read(dir.join("args")).unwrap();
@@ -54,7 +55,9 @@ fn run_as_asked(dir: &Path) {
         usage
     };
     let nanos = start.elapsed().as_nanos();
-    std::fs::write(dir.join("end"), format!("{status} {} {nanos}", usage.ru_maxrss as u64 * 1024)).unwrap();
+    let micros = |t: libc::timeval| t.tv_sec * 1_000_000 + t.tv_usec;
+    let busy = micros(usage.ru_utime) + micros(usage.ru_stime);
+    std::fs::write(dir.join("end"), format!("{status} {} {nanos} {busy}", usage.ru_maxrss as u64 * 1024)).unwrap();
 }
 
 /// Whatever the test process holds. In the small process this is where the command is run.

@@ -238,7 +238,7 @@ fn cut_short(model: &Path, args: &[&str]) -> super::support::Ran {
     std::fs::write(model, bytes).unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let (out, err, status) = (text(out.stdout), text(out.stderr), out.status);
-    super::support::Ran { status, out, err, peak: u64::MAX, time: start.elapsed() }
+    super::support::Ran { status, out, err, peak: u64::MAX, time: start.elapsed(), busy: std::time::Duration::ZERO }
 }
 
 #[test]

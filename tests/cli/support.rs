@@ -28,6 +28,8 @@ pub(crate) struct Ran {
     /// Peak resident bytes; the largest number where nothing was measured.
     pub(crate) peak: u64,
     pub(crate) time: Duration,
+    /// Processor time of all its threads: what other processes on the machine do not change. Zero where it was not measured.
+    pub(crate) busy: Duration,
 }
 
 impl Ran {
@@ -72,7 +74,14 @@ pub(crate) fn run(mut command: Command) -> Ran {
     let start = Instant::now();
     let out = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ran { status: out.status, out: text(out.stdout), err: text(out.stderr), peak: u64::MAX, time: start.elapsed() }
+    Ran {
+        status: out.status,
+        out: text(out.stdout),
+        err: text(out.stderr),
+        peak: u64::MAX,
+        time: start.elapsed(),
+        busy: Duration::ZERO,
+    }
 }
 
 /// Compiles `model` to `plan` with a small context.

@@ -195,7 +195,11 @@ pub fn largest<E>(
     let mut halve = false;
     while high.0 - low.0 > 1 {
         let left = u128::from(high.0 - low.0);
-        let at = if halve { left / 2 } else { left.saturating_mul(low.1.unsigned_abs()) / high.1.saturating_sub(low.1).unsigned_abs() };
+        let at = if halve {
+            left / 2
+        } else {
+            left.saturating_mul(low.1.unsigned_abs()) / high.1.saturating_sub(low.1).unsigned_abs()
+        };
         let at = low.0 + u64::try_from(at).unwrap_or(0).clamp(1, high.0 - low.0 - 1);
         let over = probe(at)?;
         halve = !halve && u128::from(if over > 0 { at - low.0 } else { high.0 - at }) > left / 2;

@@ -64,7 +64,11 @@ mod tests {
             }
             let matmuls = checks.iter().filter(|c| c.case.kernel.name() == "matmul");
             let types: BTreeSet<_> = matmuls.filter_map(|c| c.quant().map(|q| q.to_string())).collect();
-            assert_eq!(types.len(), glmc_ir::quant::QuantType::ALL.len() + glmc_ir::quant::QuantType::SUB.len(), "{types:?}");
+            assert_eq!(
+                types.len(),
+                glmc_ir::quant::QuantType::ALL.len() + glmc_ir::quant::QuantType::SUB.len(),
+                "{types:?}"
+            );
             for a in [Activations::F32, Activations::Int8, Activations::BF16] {
                 assert!(checks.iter().any(|c| c.options.activations == a && c.in_lanes()), "{a:?}");
             }

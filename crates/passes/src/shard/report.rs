@@ -153,7 +153,15 @@ fn placed(search: &Search<'_>, at: usize, path: usize, others: bool) -> Placed {
         let saves = others.then(|| without(s, path, m)).flatten();
         collectives.push(Collective { value: f.value_name(m.value), op, seconds, saves });
     }
-    Placed { name: f.name.clone(), seconds: way.seconds, bytes: way.bytes, states: s.found.states, cut: s.found.cut, values, collectives }
+    Placed {
+        name: f.name.clone(),
+        seconds: way.seconds,
+        bytes: way.bytes,
+        states: s.found.states,
+        cut: s.found.cut,
+        values,
+        collectives,
+    }
 }
 
 /// What the function would take longer if the move `m` could not be made.
