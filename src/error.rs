@@ -156,6 +156,9 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Threads(_) => new("memory", "threads", None),
             RuntimeError::Rank { source, .. } => CliError { message, ..CliError::from(*source) },
             RuntimeError::Numbers(_) => new("model", "numbers", None),
+            RuntimeError::Unsound(u) => {
+                CliError { subject: Some(u.value.clone()), ..new("verification", "no-number", None) }
+            }
             RuntimeError::Kernel { .. } if numbers => new("model", "numbers", None),
             RuntimeError::Kernel { .. } | RuntimeError::Meet { .. } => new("device", "kernel", None),
             RuntimeError::Cuda { source: CudaError::Memory { .. }, .. } => new("device", "device-memory", None),

@@ -124,6 +124,16 @@ fn tell(args: &ExplainArgs, value: &str, plan: &Plan, target: &Target, d: &Decis
     Ok(Told { value: value.into(), phases })
 }
 
+/// How a value of a phase came to be, for people: its function, the rules that made it, where it was placed and what else
+/// there was.
+///
+/// # Errors
+/// A plan without its module or decisions.
+pub(super) fn history(dir: &Path, phase: &str, value: &str) -> Result<Vec<String>, CliError> {
+    let d = Decisions::read(dir)?;
+    Ok(home(&graph(dir)?, phase, value, &d).iter().flat_map(home_lines).map(|l| l.trim().to_owned()).collect())
+}
+
 /// What is known of the function that makes `value` in a phase.
 fn home(m: &Module, entry: &str, value: &str, d: &Decisions) -> Option<Home> {
     let (function, local) = function_of(m, entry, value)?;

@@ -48,7 +48,7 @@ pub(super) struct Places {
     pub(super) weights: Vec<Memory>,
     weight_at: Vec<Vec<u64>>,
     pub(super) states: Vec<Memory>,
-    state_at: Vec<Vec<u64>>,
+    pub(super) state_at: Vec<Vec<u64>>,
     pub(super) arenas: Vec<Memory>,
     pub(super) scratch: Memory,
     /// The block of step values.
