@@ -63,8 +63,6 @@ pub(super) struct Outcome {
     pub(super) output: usize,
     pub(super) value: String,
     pub(super) layer: Option<u64>,
-    /// The reference's name of the value.
-    pub(super) known_as: Option<String>,
     /// Beside the model's value.
     pub(super) model: Option<Worst>,
     /// Beside what its launch means.
@@ -153,9 +151,9 @@ impl<'p> Judge<'p> {
     ) -> Outcome {
         let step = &at.phase.steps[index.0];
         let bound = self.rounding.model();
-        let (known_as, model, why_not) = match model::compare(at, index, step, k, values, rows) {
-            Ok((name, ranks)) => (Some(name), Worst::of(&ranks, bound), None),
-            Err(why) => (None, None, Some(why)),
+        let (model, why_not) = match model::compare(at, index, step, k, values, rows) {
+            Ok(ranks) => (Worst::of(&ranks, bound), None),
+            Err(why) => (None, Some(why)),
         };
         Outcome {
             run: self.runs,
@@ -164,7 +162,6 @@ impl<'p> Judge<'p> {
             output: index.1,
             value: k.name.clone(),
             layer: layer_of(&k.name),
-            known_as,
             model,
             launch: None,
             why_not,

@@ -24,8 +24,6 @@ pub(super) struct Bound {
 const ELEMENT: f64 = 8.0;
 
 impl Rounding {
-    pub(super) const ALL: [Rounding; 3] = [Rounding::F32, Rounding::Bf16, Rounding::Int8];
-
     /// The coarsest of a plan on a device.
     pub(super) fn of(plan: &Plan, cpu: bool) -> Rounding {
         let blocks = |e: Elem| matches!(e, Elem::Quant(_));
@@ -109,11 +107,6 @@ impl Off {
         (self.l2 / b.l2).max(self.max / b.max)
     }
 
-    /// The worse of two.
-    pub(super) fn worse(self, o: Off) -> Off {
-        Off { l2: self.l2.max(o.l2), max: self.max.max(o.max) }
-    }
-
     /// `have` beside `want`, in units of `rms`. What only one of them has as a number, or other integers, is infinitely
     /// far off.
     pub(super) fn between(have: &Tensor, want: &Tensor, rms: f64) -> Off {
@@ -180,6 +173,16 @@ mod tests {
         let ids = |v: &[i64]| Tensor::i(vec![2, v.len() / 2], v.to_vec());
         assert_eq!(Off::between(&ids(&[1, 2, 3, 4]), &ids(&[2, 1, 3, 4]), 1.0), Off::NONE);
         assert!(Off::between(&ids(&[1, 2, 3, 4]), &ids(&[3, 4, 1, 2]), 1.0).max.is_infinite());
+    }
+
+    #[test]
+    fn the_documented_table_is_this_one() {
+        let doc = include_str!("../../../docs/numerics.md");
+        for r in [Rounding::F32, Rounding::Bf16, Rounding::Int8] {
+            let cell = |b: Bound| format!("{:e} / {:e}", b.l2, b.max);
+            let row = format!("| {} | {} | {} |", r.name(), cell(r.launch()), cell(r.model()));
+            assert!(doc.contains(&row), "docs/numerics.md lacks `{row}`");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) struct OnRank {
     pub(super) off: Off,
 }
 
-/// The name that the reference knows a value by, and how far each rank is off.
+/// How far each rank is off from the value that the reference has under one of the names.
 ///
 /// # Errors
 /// Why it cannot be compared, for people.
@@ -33,12 +33,12 @@ pub(super) fn compare(
     known: &Known,
     values: &Values,
     rows: Option<usize>,
-) -> Result<(String, Vec<OnRank>), String> {
-    let found = known.names.iter().find_map(|n| values.get(n).map(|t| (n, t)));
-    let (name, want) = found.ok_or("rewritten: no value of the reference has its name")?;
+) -> Result<Vec<OnRank>, String> {
+    let want = known.names.iter().find_map(|n| values.get(n));
+    let want = want.ok_or("rewritten: no value of the reference has its name")?;
     let parts = at.recorded.parts.get(&index).ok_or("it was not shown")?;
     if let Kernel::AppendRow(_) = step.kernel {
-        return Ok((name.clone(), pool_rows(at, step, known, parts, want)?));
+        return pool_rows(at, step, known, parts, want);
     }
     let mesh = &at.plan.mesh;
     let shape = known.ty.shape(&at.recorded.syms).ok_or("its size is unknown")?;
@@ -83,7 +83,7 @@ pub(super) fn compare(
     if out.is_empty() {
         return Err("it was not shown".into());
     }
-    Ok((name.clone(), out))
+    Ok(out)
 }
 
 fn first_rows(t: &Tensor, n: usize) -> Tensor {

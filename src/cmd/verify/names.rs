@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use glmc_ir::entities::{BufId, StateId};
+use glmc_ir::entities::BufId;
 use glmc_ir::kernel::{Access, Kernel};
 use glmc_ir::plan::{Mem, Phase, Plan};
 use glmc_ir::ty::TensorType;
@@ -19,8 +19,6 @@ pub(super) struct Known {
     pub(super) ty: TensorType,
     /// The buffer; none for rows that go into a pool.
     pub(super) buffer: Option<BufId>,
-    /// The pool that rows go into.
-    pub(super) pool: Option<StateId>,
 }
 
 /// The outputs of a phase, by step and output.
@@ -31,15 +29,16 @@ pub(super) fn of_phase(plan: &Plan, phase: &Phase) -> HashMap<(usize, usize), Kn
         if let (Kernel::AppendRow(_), Some(Mem::State(s))) = (&step.kernel, step.args.first().map(|a| a.mem)) {
             let pool = &plan.states[s];
             let (name, names) = (format!("{} rows", pool.name), vec![pool.name.clone()]);
-            out.insert((i, 0), Known { name, names, ty: pool.ty.clone(), buffer: None, pool: Some(s) });
+            out.insert((i, 0), Known { name, names, ty: pool.ty.clone(), buffer: None });
         }
         for (k, a) in step.args.iter().filter(|a| a.access == Access::Write).enumerate() {
             let Mem::Buf(b) = a.mem else { continue };
             let name = phase.buffers[b].name.clone();
             let mut names = vec![plain(&name).to_owned()];
             names.extend(same.get(&b).into_iter().flatten().cloned());
+            names.retain(|n| says_what(n));
             names.dedup();
-            out.insert((i, k), Known { name, names, ty: a.ty.clone(), buffer: Some(b), pool: None });
+            out.insert((i, k), Known { name, names, ty: a.ty.clone(), buffer: Some(b) });
         }
     }
     out
@@ -48,6 +47,15 @@ pub(super) fn of_phase(plan: &Plan, phase: &Phase) -> HashMap<(usize, usize), Kn
 /// A name without the mark of what nothing reads.
 fn plain(name: &str) -> &str {
     name.trim_start_matches('_')
+}
+
+/// Whether a name says what a value is: those without one are numbered, in each program in another way.
+fn says_what(name: &str) -> bool {
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let numbered = |prefix: &str| {
+        last.strip_prefix(prefix).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    !numbered("v") && !numbered("unused")
 }
 
 /// Other names of buffers: a collective's result is the value that its operand is, in another placement; what is appended
@@ -83,4 +91,15 @@ fn same_values(plan: &Plan, phase: &Phase) -> HashMap<BufId, Vec<String>> {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::says_what;
+
+    #[test]
+    fn numbers_are_no_names() {
+        assert!(["blk.0.v", "blk.3.q_nope", "logits", "blk.1.v_b"].into_iter().all(says_what));
+        assert!(!["blk.0.v26", "v87", "blk.2.unused0"].into_iter().any(says_what));
+    }
 }

@@ -328,7 +328,8 @@ impl First {
             "launch" => "is not what its launch means on what it read",
             _ => "is not the model's value",
         };
-        format!("{layer}`{}`, made by {kernel} (step {} of phase {phase}) on {on}, {what}: {off}", o.value, o.step)
+        let with = if self.reads.is_empty() { String::new() } else { format!(" with {}", self.reads.join(", ")) };
+        format!("{layer}`{}`, made by {kernel}{with} (step {} of phase {phase}) on {on}, {what}: {off}", o.value, o.step)
     }
 
     pub(super) fn lines(&self) -> Vec<String> {
