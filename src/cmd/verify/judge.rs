@@ -272,7 +272,7 @@ impl<'p> Judge<'p> {
 /// The first token for which a plain reference chose otherwise.
 fn other_choice(at: &At<'_>, index: (usize, usize), k: &Known, values: &Values) -> Option<usize> {
     let want = k.names.iter().find_map(|n| values.get(n))?;
-    let have = at.recorded.parts.get(&index)?.first()?.as_ref()?;
+    let have = at.recorded.whole_ids(at.plan, index, &k.ty)?;
     let sets = |t: &Tensor| -> Option<Vec<Vec<i64>>> {
         let Data::I(v) = &t.data else { return None };
         let row = |r: &[i64]| {
@@ -282,7 +282,7 @@ fn other_choice(at: &At<'_>, index: (usize, usize), k: &Known, values: &Values) 
         };
         Some(v.chunks(t.shape.last().copied()?.max(1)).map(row).collect())
     };
-    let (a, b) = (sets(have)?, sets(want)?);
+    let (a, b) = (sets(&have)?, sets(want)?);
     a.iter().zip(&b).position(|(a, b)| a != b)
 }
 

@@ -69,7 +69,7 @@ impl Rounding {
     /// For a value, given the tokens.
     pub(super) fn model(self) -> Bound {
         let l2 = match self {
-            Rounding::F32 => 3e-4,
+            Rounding::F32 => 1e-4,
             Rounding::Bf16 => 2e-2,
             Rounding::Int8 => 6e-2,
         };

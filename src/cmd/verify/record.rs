@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
-use glmc_ir::tensor::Tensor;
-use glmc_ir::ty::SymValues;
+use glmc_ir::plan::Plan;
+use glmc_ir::shard_map::Shard;
+use glmc_ir::tensor::{Data, Tensor};
+use glmc_ir::ty::{SymValues, TensorType};
 use glmc_runtime::RuntimeError;
 use glmc_runtime::device::{Output, Seen};
 use glmc_runtime::engine::{Engine, Running, Watch};
@@ -62,6 +64,30 @@ impl Recorded {
     /// Every rank's part of an output, if all were shown.
     pub(super) fn all(&self, at: (usize, usize)) -> Option<Vec<&Tensor>> {
         self.parts.get(&at)?.iter().map(Option::as_ref).collect()
+    }
+
+    /// Integers put together from the ranks' parts; none if something is not there, or is no integer.
+    pub(super) fn whole_ids(&self, plan: &Plan, at: (usize, usize), ty: &TensorType) -> Option<Tensor> {
+        let shape: Vec<usize> = ty.shape(&self.syms)?.into_iter().map(|n| n as usize).collect();
+        if ty.pending.is_some() {
+            return None;
+        }
+        let mut out: Vec<Option<i64>> = vec![None; shape.iter().product()];
+        for (rank, part) in self.parts.get(&at)?.iter().enumerate() {
+            let Data::I(v) = &part.as_ref()?.data else { return None };
+            let shard = Shard::of(ty, &plan.mesh, rank as u64, &self.syms).ok()?;
+            let held: Vec<Vec<u64>> =
+                shard.ranges.iter().map(|r| r.iter().flat_map(|r| r.clone()).collect()).collect();
+            for (mut flat, x) in v.iter().enumerate() {
+                let (mut to, mut stride) = (0, 1);
+                for (held, n) in held.iter().zip(&shape).rev() {
+                    to += *held.get(flat % held.len().max(1))? as usize * stride;
+                    (flat, stride) = (flat / held.len().max(1), stride * n);
+                }
+                *out.get_mut(to)? = Some(*x);
+            }
+        }
+        Some(Tensor::i(shape, out.into_iter().collect::<Option<_>>()?))
     }
 
     /// A parameter of the phase as a whole tensor.

@@ -85,11 +85,7 @@ fn choices(plan: &Plan, recorded: &Recorded) -> HashMap<String, Tensor> {
     let known = names::of_phase(plan, &plan.phases[recorded.phase]);
     let mut out = HashMap::new();
     for (at, k) in known {
-        let whole = k.ty.pending.is_none() && k.ty.dims.iter().all(|d| d.split.is_none());
-        let part = recorded.parts.get(&at).and_then(|p| p.first()).and_then(Option::as_ref);
-        if let (true, Some(t)) = (whole, part)
-            && matches!(t.data, Data::I(_))
-        {
+        if let Some(t) = recorded.whole_ids(plan, at, &k.ty) {
             k.names.into_iter().for_each(|n| {
                 out.insert(n, t.clone());
             });
