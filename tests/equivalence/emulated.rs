@@ -99,6 +99,8 @@ type Shown = BTreeMap<(usize, usize, usize, usize), Vec<f64>>;
 
 /// Calls of the engine: a prompt in uneven chunks, another sequence, steps of one and of two of them.
 fn script(mut engine: Engine) -> Result<(Vec<Vec<f32>>, Shown), String> {
+    // Every output is scanned, a padded token's left out.
+    engine.set_check(true);
     let text = |e: RuntimeError| e.to_string();
     let (mut seen, mut run) = (Shown::new(), 0);
     let mut see = |_: &Running<'_>, s: Seen<'_>| {

@@ -26,6 +26,7 @@ use crate::progress::Stage;
 use crate::{bus, memory};
 use judge::Judge;
 use metric::Rounding;
+pub(crate) use names::says_what;
 use record::Recorded;
 use reference::Reference;
 use report::Report;
@@ -116,8 +117,16 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
             super::print_line(&format!("{}: written", file.display()))?;
         }
     }
-    report.print(args.json)?;
-    report.verdict().map_err(at)
+    let verdict = report.verdict();
+    if args.json {
+        // One object, whatever came out.
+        let found = report.json();
+        return verdict
+            .map_err(|e| CliError { found: Some(Box::new(found.clone())), ..at(e) })
+            .and_then(|()| super::print_json(&found));
+    }
+    report.lines().iter().try_for_each(|l| super::print_line(l))?;
+    verdict.map_err(at)
 }
 
 fn one(seq: SeqId, tokens: &[u32]) -> Vec<(SeqId, u32)> {

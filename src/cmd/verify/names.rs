@@ -50,7 +50,7 @@ fn plain(name: &str) -> &str {
 }
 
 /// Whether a name says what a value is: those without one are numbered, in each program in another way.
-fn says_what(name: &str) -> bool {
+pub(crate) fn says_what(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     let numbered = |prefix: &str| {
         last.strip_prefix(prefix).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))

@@ -76,8 +76,7 @@ impl Recorded {
         for (rank, part) in self.parts.get(&at)?.iter().enumerate() {
             let Data::I(v) = &part.as_ref()?.data else { return None };
             let shard = Shard::of(ty, &plan.mesh, rank as u64, &self.syms).ok()?;
-            let held: Vec<Vec<u64>> =
-                shard.ranges.iter().map(|r| r.iter().flat_map(|r| r.clone()).collect()).collect();
+            let held: Vec<Vec<u64>> = shard.ranges.iter().map(|r| r.iter().flat_map(|r| r.clone()).collect()).collect();
             for (mut flat, x) in v.iter().enumerate() {
                 let (mut to, mut stride) = (0, 1);
                 for (held, n) in held.iter().zip(&shape).rev() {

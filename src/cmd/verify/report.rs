@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::judge::{Judge, Outcome, Worst, worst_by};
 use super::metric::{Bound, Rounding};
-use crate::cmd::{explain_value, print_json, print_line};
+use crate::cmd::explain_value;
 use crate::error::CliError;
 
 /// The worst value of a layer.
@@ -159,17 +159,7 @@ impl<'j> Report<'j> {
         Ok(())
     }
 
-    pub(super) fn print(&self, json: bool) -> Result<(), CliError> {
-        if json {
-            return print_json(&self.json());
-        }
-        for line in self.lines() {
-            print_line(&line)?;
-        }
-        Ok(())
-    }
-
-    fn lines(&self) -> Vec<String> {
+    pub(super) fn lines(&self) -> Vec<String> {
         let mut out = vec![
             format!("{}: {} tokens, runs {}", self.title, self.tokens, self.runs.join(", ")),
             format!("  reference {}; the device rounds to {}", self.reference, self.rounding.name()),
@@ -218,7 +208,7 @@ impl<'j> Report<'j> {
         out
     }
 
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let worst = |w: &Option<Worst>| {
             w.as_ref().map(
                 |w| json!({ "rank": w.rank, "summed": w.together, "off": w.off, "bound": w.bound, "fails": w.fails() }),
@@ -329,7 +319,10 @@ impl First {
             _ => "is not the model's value",
         };
         let with = if self.reads.is_empty() { String::new() } else { format!(" with {}", self.reads.join(", ")) };
-        format!("{layer}`{}`, made by {kernel}{with} (step {} of phase {phase}) on {on}, {what}: {off}", o.value, o.step)
+        format!(
+            "{layer}`{}`, made by {kernel}{with} (step {} of phase {phase}) on {on}, {what}: {off}",
+            o.value, o.step
+        )
     }
 
     pub(super) fn lines(&self) -> Vec<String> {

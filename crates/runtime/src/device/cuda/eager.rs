@@ -26,7 +26,11 @@ impl CudaDevice {
         for i in 0..self.launches.phases[index].calls.len() {
             let call = self.launches.phases[index].calls[i].clone();
             let Some(step) = phase.steps.get(call.step) else { continue };
-            let named = |source| RuntimeError::Cuda { step: step.name.clone(), source };
+            let ranks = self.places.arenas.len();
+            let named = |source| {
+                let e = RuntimeError::Cuda { step: format!("{}` of phase `{}", step.name, phase.name), source };
+                if ranks > 1 { RuntimeError::Rank { rank: call.rank, source: Box::new(e) } } else { e }
+            };
             let neighbour = |i: Option<usize>| i.and_then(|i| self.launches.phases[index].calls.get(i));
             let first = neighbour(i.checked_sub(1)).is_none_or(|c| c.step != call.step);
             let last = neighbour(Some(i + 1)).is_none_or(|c| c.step != call.step);
@@ -68,6 +72,7 @@ impl CudaDevice {
         let step = &phase.steps[index];
         let told = |m: String| RuntimeError::Request(format!("step `{}`: {m}", step.name));
         let outputs: Vec<_> = step.args.iter().filter(|a| a.access == Access::Write).collect();
+        // Ranks lie in the order of the plan.
         for rank in 0..self.places.arenas.len() {
             if let Kernel::AppendRow(_) = step.kernel {
                 self.show_rows(plan, step, rank, index, syms, params, see)?;
