@@ -1,9 +1,9 @@
 //! How far two values are apart, and how far they may be: the one table of `docs/numerics.md`.
 
+use glmc_codegen_cuda::Activations;
 use glmc_ir::kernel::Kernel;
-use glmc_ir::plan::{Mem, Plan, Step};
+use glmc_ir::plan::{Mem, Step};
 use glmc_ir::tensor::{Data, Tensor};
-use glmc_ir::ty::Elem;
 
 /// How coarsely a device rounds what enters its products.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -24,13 +24,12 @@ pub(super) struct Bound {
 const ELEMENT: f64 = 8.0;
 
 impl Rounding {
-    /// The coarsest of a plan on a device.
-    pub(super) fn of(plan: &Plan, cpu: bool) -> Rounding {
-        let blocks = |e: Elem| matches!(e, Elem::Quant(_));
-        match cpu {
-            true => Rounding::F32,
-            false if plan.weights.values().any(|w| blocks(w.ty.elem)) => Rounding::Int8,
-            false => Rounding::Bf16,
+    /// What a device's products do to activations.
+    pub(super) fn of(activations: Activations) -> Rounding {
+        match activations {
+            Activations::F32 => Rounding::F32,
+            Activations::BF16 => Rounding::Bf16,
+            Activations::Int8 => Rounding::Int8,
         }
     }
 
