@@ -51,10 +51,9 @@ impl fmt::Display for Unsound {
     }
 }
 
-/// The layer that a value's name speaks of.
+/// The layer that a value's name speaks of: the first part between dots that is a number.
 pub fn layer_of(name: &str) -> Option<u64> {
-    let name = name.trim_start_matches('_');
-    name.strip_prefix("blk.").and_then(|n| n.split('.').next()).and_then(|n| n.parse().ok())
+    name.split('.').find_map(|part| part.parse().ok())
 }
 
 /// What a plan's steps may write.

@@ -15,8 +15,9 @@ mod report;
 use std::io::Write;
 
 use glmc_ir::plan::Plan;
-use glmc_runtime::engine::{SeqId, Want};
-use glmc_runtime::load::{map_weights, read_runnable};
+use glmc_runtime::RuntimeError;
+use glmc_runtime::engine::{Engine, SeqId, Want};
+use glmc_runtime::load::{Loaded, map_weights, read_runnable};
 
 use super::device::{Opened, Placed};
 use crate::cli::VerifyArgs;
@@ -75,36 +76,8 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     engine.set_poison(true);
     engine.set_chunk(CHUNK);
     let mut judge = Judge::new(&plan, rounding, kind);
-    let seq = engine.start();
-    let chunk = usize::try_from(plan.limits.chunk.min(CHUNK)).unwrap_or(1);
-    let pieces: Vec<&[u32]> = ids.chunks(chunk).collect();
-    let all = pieces.len() as u64 + args.n;
-    let mut next: Vec<u32> = Vec::new();
-    let mut failed = None;
-    for run in 0..all {
-        progress.done(run, all);
-        let tokens: &[u32] = pieces.get(run as usize).copied().unwrap_or(&next);
-        let prefill = (run as usize) < pieces.len();
-        let recorded = Recorded::of(&mut engine, |e, see| {
-            if prefill {
-                e.feed_observed(seq, tokens, Want::Last, Some(see))
-            } else {
-                e.decode_observed(&one(seq, tokens), Some(see))
-            }
-        })
-        .map_err(at)?;
-        let weights = clean.as_ref().unwrap_or(engine.loaded());
-        let values = reference.step(&plan, tokens, &recorded, rounding).map_err(at)?;
-        let whole = judge.run(weights, &recorded, &values).map_err(at)?;
-        if let Some(e) = recorded.ended {
-            failed = Some(e);
-            break;
-        }
-        if !whole {
-            break;
-        }
-        next = vec![glmc_runtime::sampler::argmax(&recorded.logits).unwrap_or(0)];
-    }
+    let failed =
+        beside(&ids, args.n, &mut engine, clean.as_ref(), &mut reference, &mut judge, &mut progress).map_err(at)?;
     progress.end();
     if let (Some(e), None) = (failed, judge.first()) {
         return Err(at(e.into()));
@@ -127,6 +100,45 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     }
     report.lines().iter().try_for_each(|l| super::print_line(l))?;
     verdict.map_err(at)
+}
+
+/// Runs the prompt in chunks and `n` tokens more on both sides, until something differs; gives what ended the plan's run,
+/// if it ended early.
+fn beside(
+    ids: &[u32],
+    n: u64,
+    engine: &mut Engine,
+    clean: Option<&Loaded>,
+    reference: &mut Reference,
+    judge: &mut Judge<'_>,
+    progress: &mut Stage,
+) -> Result<Option<RuntimeError>, CliError> {
+    let seq = engine.start();
+    let chunk = usize::try_from(engine.plan().limits.chunk.min(CHUNK)).unwrap_or(1);
+    let pieces: Vec<&[u32]> = ids.chunks(chunk).collect();
+    let all = pieces.len() as u64 + n;
+    let mut next: Vec<u32> = Vec::new();
+    for run in 0..all {
+        progress.done(run, all);
+        let piece = usize::try_from(run).ok().and_then(|i| pieces.get(i).copied());
+        let tokens = piece.unwrap_or(&next);
+        let recorded = Recorded::of(engine, |e, see| match piece {
+            Some(tokens) => e.feed_observed(seq, tokens, Want::Last, Some(see)),
+            None => e.decode_observed(&one(seq, tokens), Some(see)),
+        })?;
+        let loaded = engine.loaded();
+        let values = reference.step(&loaded.plan, tokens, &recorded, judge.rounding())?;
+        let whole = judge.run(clean.unwrap_or(loaded), &recorded, &values)?;
+        if let Some(e) = recorded.ended {
+            return Ok(Some(e));
+        }
+        if !whole {
+            break;
+        }
+        let numbers = |e| RuntimeError::Numbers(format!("{e}"));
+        next = vec![glmc_runtime::sampler::argmax(&recorded.logits).map_err(numbers)?];
+    }
+    Ok(None)
 }
 
 fn one(seq: SeqId, tokens: &[u32]) -> Vec<(SeqId, u32)> {
