@@ -16,7 +16,7 @@ pub(super) struct Choices {
 
 impl Choices {
     /// Amends what an op of the reference chose.
-    pub(super) fn amend(&self, path: &str, op: &Op, args: &[&Tensor], outs: &mut Vec<Tensor>) -> Result<(), EvalError> {
+    pub(super) fn amend(&self, path: &str, op: &Op, args: &[&Tensor], outs: &mut [Tensor]) -> Result<(), EvalError> {
         let Some(device) = self.made.get(path) else { return Ok(()) };
         match (op, args) {
             (Op::TopK(_), [scores]) => follow_top(scores, device, outs, self.thin),

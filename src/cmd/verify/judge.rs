@@ -120,10 +120,7 @@ impl<'p> Judge<'p> {
         let at = At { plan, phase, weights, recorded, made: &made };
         let from = self.outcomes.len();
         let mut parted: Option<usize> = None;
-        let mut order: Vec<&(usize, usize)> = known.keys().collect();
-        order.sort_unstable();
-        for index in order {
-            let k = &known[index];
+        for (index, k) in &known {
             if self.kind == ReferenceKind::Plain
                 && let Some(row) = other_choice(&at, *index, k, values)
                 && self.right_choice(&at, index.0)
@@ -287,11 +284,11 @@ fn other_choice(at: &At<'_>, index: (usize, usize), k: &Known, values: &Values) 
 }
 
 /// Outcomes by name, for tables: the worst of each.
-pub(super) fn worst_by<'o, K: std::hash::Hash + Eq>(
-    outcomes: &'o [Outcome],
+pub(super) fn worst_by<K: std::hash::Hash + Eq>(
+    outcomes: &[Outcome],
     key: impl Fn(&Outcome) -> Option<K>,
     size: impl Fn(&Outcome) -> f64,
-) -> HashMap<K, &'o Outcome> {
+) -> HashMap<K, &Outcome> {
     let mut out: HashMap<K, &Outcome> = HashMap::new();
     for o in outcomes {
         let Some(k) = key(o) else { continue };

@@ -67,7 +67,7 @@ pub(super) fn compare(
             }
         }
         Some((PendingKind::Sum | PendingKind::Owned, axis)) => {
-            for rank in 0..parts.len() {
+            for (rank, want) in wants.iter().enumerate() {
                 let ranks = group(mesh, &axis, rank as u64).ok_or("its axis is not there")?;
                 if ranks.first() != Some(&(rank as u64)) {
                     continue;
@@ -75,7 +75,7 @@ pub(super) fn compare(
                 let each: Option<Vec<&Tensor>> =
                     ranks.iter().map(|r| parts.get(*r as usize).and_then(Option::as_ref)).collect();
                 let sum = sum(&each.ok_or("it was not shown on every rank")?)?;
-                out.push(OnRank { rank, together: true, off: off(&sum, &wants[rank]) });
+                out.push(OnRank { rank, together: true, off: off(&sum, want) });
             }
         }
         Some((kind, _)) => return Err(format!("it awaits a merge of {kind:?}")),

@@ -1,7 +1,7 @@
 //! Under which names a reference may know what a step of a plan wrote. Provenance only: what a value is called, what a
 //! collective or a cache says of another value. Never compares.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use glmc_ir::entities::BufId;
 use glmc_ir::kernel::{Access, Kernel};
@@ -22,9 +22,9 @@ pub(super) struct Known {
 }
 
 /// The outputs of a phase, by step and output.
-pub(super) fn of_phase(plan: &Plan, phase: &Phase) -> HashMap<(usize, usize), Known> {
+pub(super) fn of_phase(plan: &Plan, phase: &Phase) -> BTreeMap<(usize, usize), Known> {
     let same = same_values(plan, phase);
-    let mut out = HashMap::new();
+    let mut out = BTreeMap::new();
     for (i, step) in phase.steps.iter().enumerate() {
         if let (Kernel::AppendRow(_), Some(Mem::State(s))) = (&step.kernel, step.args.first().map(|a| a.mem)) {
             let pool = &plan.states[s];

@@ -242,9 +242,7 @@ impl Plain {
         let known = names::of_phase(plan, &plan.phases[recorded.phase]);
         let mut values = Values::new();
         // Of two values of one name the later is what the name means.
-        let mut all: Vec<_> = known.into_iter().collect();
-        all.sort_by_key(|(at, _)| *at);
-        for (at, k) in all {
+        for (at, k) in known {
             let Some(t) = recorded.parts.get(&at).and_then(|p| p.first()).and_then(Option::as_ref) else { continue };
             k.names.into_iter().for_each(|n| {
                 values.insert(n, t.clone());
