@@ -51,7 +51,7 @@ pub(crate) fn reading_files(files: &[FileRef]) {
 
 fn report(file: Option<&Path>, what: &str) {
     let m = format!("{what} was cut short, or could no longer be read, while glmc was reading it");
-    let e = CliError { class: "io", code: "io".into(), file: file.map(Into::into), subject: None, message: m };
+    let e = CliError { class: "io", file: file.map(Into::into), ..CliError::usage("io", m) };
     let object = if JSON.load(Ordering::SeqCst) { format!("{}\n", e.object()) } else { String::new() };
     let made = Report { line: format!("{}\n", e.line()).into_bytes(), object: object.into_bytes() };
     REPORT.store(Box::leak(Box::new(made)), Ordering::SeqCst);

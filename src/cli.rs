@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Measure a plan's perplexity on a text
     Perplexity(PerplexityArgs),
+    /// Run a plan beside a reference and find the first value that differs
+    Verify(VerifyArgs),
     /// List the machines that are described
     Targets(TargetsArgs),
     /// List the GPUs of this machine and the libraries that they need
@@ -42,6 +44,7 @@ impl Command {
             Command::Inspect(a) => a.json,
             Command::Explain(a) => a.json,
             Command::Perplexity(a) => a.json,
+            Command::Verify(a) => a.json,
             Command::Targets(a) => a.json,
             Command::Devices(a) => a.json,
             Command::Selftest(a) => a.json,
@@ -102,6 +105,14 @@ pub(crate) struct DeviceArgs {
     /// NVRTC library, or its folder [default: GLMC_NVRTC, CUDA toolkits, Python wheels, the system's loader]
     #[arg(long, value_name = "PATH")]
     pub(crate) nvrtc: Option<PathBuf>,
+}
+
+/// What tests put into a run.
+#[derive(Debug, Args, Clone, Default)]
+pub(crate) struct FaultArgs {
+    /// Corrupt a block of a rank's weight in memory, to see that checks find it: rank=R,weight=NAME,block=I[,kind=nan]
+    #[arg(long, value_name = "FAULT", hide = true)]
+    pub(crate) inject: Option<glmc_runtime::fault::Fault>,
 }
 
 #[derive(Debug, Args)]
@@ -174,6 +185,11 @@ pub(crate) struct RunArgs {
     /// Write the logits of each made token to an .npy file
     #[arg(long, value_name = "FILE.npy")]
     pub(crate) logits: Option<PathBuf>,
+    /// Poison what each step writes before it, and scan it after: the first number that is none stops the run; slow
+    #[arg(long)]
+    pub(crate) check: bool,
+    #[command(flatten)]
+    pub(crate) fault: FaultArgs,
     #[command(flatten)]
     pub(crate) place: DeviceArgs,
     /// Sizes, when PLAN is a GGUF file
@@ -223,6 +239,40 @@ pub(crate) struct PerplexityArgs {
     /// Ids of a window; each window starts from an empty cache and is scored on its ids 1.. [default: 512, or what fits]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) window: Option<u64>,
+    /// Poison what each step writes before it, and scan it after: the first number that is none stops the run; slow
+    #[arg(long)]
+    pub(crate) check: bool,
+    #[command(flatten)]
+    pub(crate) fault: FaultArgs,
+    #[command(flatten)]
+    pub(crate) place: DeviceArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// Plan directory
+    pub(crate) plan: PathBuf,
+    /// Text to run [default: a short one]
+    #[arg(long, value_name = "TEXT", group = "input", allow_hyphen_values = true)]
+    pub(crate) prompt: Option<String>,
+    /// Token ids to run, as 1,2,3
+    #[arg(long, value_name = "IDS", group = "input", value_delimiter = ',', allow_hyphen_values = true)]
+    pub(crate) tokens: Option<Vec<u32>>,
+    /// Tokens to decode after the prompt, each the likeliest
+    #[arg(short = 'n', long = "steps", value_name = "N", allow_negative_numbers = true, default_value_t = 2)]
+    pub(crate) n: u64,
+    /// What to compare with: `interpreter` (the model as its file says it, in exact arithmetic) or `plain` (the model
+    /// compiled without optimisation for one rank) [default: the interpreter for models of at most 256 MiB]
+    #[arg(long, value_name = "REFERENCE", value_enum)]
+    pub(crate) reference: Option<crate::cmd::verify::ReferenceKind>,
+    /// Write one self-contained page
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) fault: FaultArgs,
     #[command(flatten)]
     pub(crate) place: DeviceArgs,
     /// Print one JSON object

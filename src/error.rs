@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use glmc_frontend_gguf::InputError;
 use glmc_runtime::RuntimeError;
-use glmc_runtime::device::cuda::CudaError;
 
 use crate::terminal::{escaped, say, try_print};
 
@@ -18,23 +17,25 @@ pub(crate) struct CliError {
     pub(crate) file: Option<PathBuf>,
     pub(crate) subject: Option<String>,
     pub(crate) message: String,
+    /// What was found out on the way: stands beside the error in its object.
+    pub(crate) found: Option<Box<serde_json::Value>>,
 }
 
 impl CliError {
     /// The command line asks for something that cannot be.
     pub(crate) fn usage(code: &str, message: impl Into<String>) -> Self {
-        CliError { class: "usage", code: code.into(), file: None, subject: None, message: message.into() }
+        CliError { class: "usage", code: code.into(), file: None, subject: None, message: message.into(), found: None }
     }
 
     /// A fault of this program.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         let message = format!("{}; this is a bug of glmc, please report it", message.into());
-        CliError { class: "internal", code: "internal".into(), file: None, subject: None, message }
+        CliError { class: "internal", ..Self::usage("internal", message) }
     }
 
     /// A file cannot be read or written.
     pub(crate) fn io(path: &Path, e: &std::io::Error) -> Self {
-        CliError { class: "io", code: "io".into(), file: Some(path.into()), subject: None, message: e.to_string() }
+        CliError { class: "io", file: Some(path.into()), ..Self::usage("io", e.to_string()) }
     }
 
     /// The same about a file.
@@ -70,9 +71,11 @@ impl CliError {
     /// The error as an object.
     pub(crate) fn object(&self) -> serde_json::Value {
         let file = self.file.as_ref().map(|p| p.display().to_string());
-        serde_json::json!({ "error": {
+        let mut object = self.found.as_deref().cloned().unwrap_or_else(|| serde_json::json!({}));
+        object["error"] = serde_json::json!({
             "class": self.class, "code": self.code, "file": file, "subject": self.subject, "message": self.message,
-        } })
+        });
+        object
     }
 
     fn exit(&self) -> u8 {
@@ -125,6 +128,7 @@ impl From<InputError> for CliError {
             file: Some(e.file),
             subject: e.subject,
             message: e.message,
+            found: None,
         }
     }
 }
@@ -145,6 +149,7 @@ impl From<RuntimeError> for CliError {
             file,
             subject: None,
             message: message.clone(),
+            found: None,
         };
         match e {
             RuntimeError::Io { path, message } => CliError { message, ..new("io", "io", Some(path)) },
@@ -156,9 +161,12 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Threads(_) => new("memory", "threads", None),
             RuntimeError::Rank { source, .. } => CliError { message, ..CliError::from(*source) },
             RuntimeError::Numbers(_) => new("model", "numbers", None),
+            RuntimeError::Unsound(u) => {
+                CliError { subject: Some(u.value.clone()), ..new("verification", "no-number", None) }
+            }
             RuntimeError::Kernel { .. } if numbers => new("model", "numbers", None),
             RuntimeError::Kernel { .. } | RuntimeError::Meet { .. } => new("device", "kernel", None),
-            RuntimeError::Cuda { source: CudaError::Memory { .. }, .. } => new("device", "device-memory", None),
+            RuntimeError::Cuda { source, .. } if source.is_memory() => new("device", "device-memory", None),
             RuntimeError::Cuda { .. } => new("device", "cuda", None),
         }
     }

@@ -54,6 +54,7 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Inspect(a) => cmd::inspect::run(&a),
         Command::Explain(a) => cmd::explain::run(&a),
         Command::Perplexity(a) => cmd::perplexity::run(&a),
+        Command::Verify(a) => cmd::verify::run(&a),
         Command::Targets(a) => cmd::targets::run(&a),
         Command::Devices(a) => cmd::devices::run(&a),
         Command::Selftest(a) => cmd::selftest::run(&a),

@@ -28,6 +28,10 @@ pub(crate) const LOGITS: Kind = Kind { what: "the logits", is: ".npy file", begi
 pub(crate) const PAGE: Kind =
     Kind { what: "the page", is: "page of `glmc explain`", begins: b"<!doctype html>\n<!-- glmc explain -->\n" };
 
+/// `verify --html`.
+pub(crate) const VERIFY_PAGE: Kind =
+    Kind { what: "the page", is: "page of `glmc verify`", begins: b"<!doctype html>\n<!-- glmc verify -->\n" };
+
 impl Kind {
     /// What each file of this kind begins with, as text.
     pub(crate) fn begins(self) -> std::borrow::Cow<'static, str> {

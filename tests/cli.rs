@@ -5,6 +5,7 @@
 mod cli {
     mod accepted;
     mod cache;
+    mod check;
     mod contract;
     mod early;
     mod emit;
@@ -27,4 +28,5 @@ mod cli {
     mod targets;
     mod templates;
     mod unfit;
+    mod verify;
 }

@@ -15,6 +15,7 @@ mod e2e {
     mod padding;
     mod points;
     mod ranks;
+    mod scan;
     mod support;
     mod thin;
 }

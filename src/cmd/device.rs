@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use glmc_codegen_cuda::Activations;
 use glmc_codegen_cuda::program::{Choices, Program, ProgramError};
 use glmc_ir::plan::Plan;
 use glmc_runtime::device::cuda::{CudaDevice, CudaOptions};
@@ -91,6 +92,11 @@ impl Opened {
             );
             CliError { message, ..e }
         })
+    }
+
+    /// How its products round activations.
+    pub(crate) fn activations(&self) -> Activations {
+        if self.is_cpu() { Activations::F32 } else { Choices::default().activations }
     }
 
     /// Whether the CPU runs it.

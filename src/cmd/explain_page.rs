@@ -15,10 +15,10 @@ use super::human_bytes;
 use crate::error::CliError;
 use crate::output::PAGE;
 
-const STYLE: &str = include_str!("explain_page.css");
+pub(super) const STYLE: &str = include_str!("explain_page.css");
 
 /// Text in which nothing is markup.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in crate::terminal::escaped(text).chars() {
         match c {
@@ -34,7 +34,7 @@ fn escape(text: &str) -> String {
 }
 
 /// A table with a heading a column; columns from `numbers` on are numbers.
-fn table(caption: &str, heads: &[&str], numbers: usize, rows: &[Vec<String>]) -> String {
+pub(super) fn table(caption: &str, heads: &[&str], numbers: usize, rows: &[Vec<String>]) -> String {
     let mut out = format!("<div class=scroll><table><caption>{}</caption><thead><tr>", escape(caption));
     let class = |i: usize| if i >= numbers { " class=n" } else { "" };
     for (i, h) in heads.iter().enumerate() {

@@ -31,6 +31,9 @@ struct Told {
 #[derive(Serialize)]
 struct Home {
     function: String,
+    /// Whether the value's name says what it is; of those that are only numbered it is not kept which rule made them.
+    #[serde(skip)]
+    named: bool,
     /// The rule that made the value, if one did.
     rule: Option<String>,
     /// Rules that made the function's program, with the ops that each made.
@@ -124,6 +127,16 @@ fn tell(args: &ExplainArgs, value: &str, plan: &Plan, target: &Target, d: &Decis
     Ok(Told { value: value.into(), phases })
 }
 
+/// How a value of a phase came to be, for people: its function, the rules that made it, where it was placed and what else
+/// there was.
+///
+/// # Errors
+/// A plan without its module or decisions.
+pub(super) fn history(dir: &Path, phase: &str, value: &str) -> Result<Vec<String>, CliError> {
+    let d = Decisions::read(dir)?;
+    Ok(home(&graph(dir)?, phase, value, &d).iter().flat_map(home_lines).map(|l| l.trim().to_owned()).collect())
+}
+
 /// What is known of the function that makes `value` in a phase.
 fn home(m: &Module, entry: &str, value: &str, d: &Decisions) -> Option<Home> {
     let (function, local) = function_of(m, entry, value)?;
@@ -139,6 +152,7 @@ fn home(m: &Module, entry: &str, value: &str, d: &Decisions) -> Option<Home> {
     });
     let placement = placement.into_iter().next();
     Some(Home {
+        named: super::verify::says_what(local),
         rule: rewritten.and_then(|r| r.made.get(local)).cloned(),
         rules: rewritten.iter().flat_map(|r| &r.rules).map(|(r, n)| (r.clone(), *n)).collect(),
         seconds: rewritten.map(|r| (r.before, r.after)),
@@ -274,6 +288,7 @@ fn home_lines(h: &Home) -> Vec<String> {
     let mut out = vec![format!("    in @{}{seconds}", h.function)];
     out.push(match &h.rule {
         Some(r) => format!("    made by rule `{r}`"),
+        None if !h.named => "    without a name in the model: made on the way by one of the rules or the lift".into(),
         None => "    as the model says: no rule made it".into(),
     });
     if !h.rules.is_empty() {

@@ -15,6 +15,7 @@ impl From<CudaError> for CliError {
         let code = match e {
             CudaError::Absent { .. } => "no-driver",
             CudaError::NoDevice { .. } => "no-device",
+            _ if e.is_memory() => "device-memory",
             _ => "cuda",
         };
         CliError::usage(code, e.to_string()).class("device")

@@ -20,12 +20,14 @@ pub(crate) mod room;
 pub(crate) mod run;
 pub(crate) mod selftest;
 pub(crate) mod targets;
+pub(crate) mod verify;
 
 use std::path::Path;
 
-use glmc_runtime::load::read_sealed;
+use glmc_runtime::load::{Loaded, read_sealed};
 use glmc_runtime::text::Tokenizer;
 
+use crate::cli::FaultArgs;
 use crate::error::CliError;
 use crate::terminal::{escaped, say, try_print};
 
@@ -60,6 +62,14 @@ pub(crate) fn tokenizer(plan: &Path) -> Result<Tokenizer, CliError> {
 pub(crate) fn start_threads() -> Result<(), CliError> {
     if let Some(note) = glmc_runtime::threads::start().map_err(|e| CliError::usage("threads", e).class("memory"))? {
         say(&escaped(&note));
+    }
+    Ok(())
+}
+
+/// Puts in the fault that a test asks for, and says so.
+pub(crate) fn put_fault(args: &FaultArgs, loaded: &mut Loaded) -> Result<(), CliError> {
+    if let Some(fault) = &args.inject {
+        say(&escaped(&format!("fault put in: {}", loaded.corrupt(fault)?)));
     }
     Ok(())
 }

@@ -36,8 +36,10 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
         return Err(CliError::usage("too-short", m).of(&args.file));
     }
     bus::reading_files(&plan.files);
-    let loaded = map_weights(plan, &args.plan).map_err(|e| at(e.into()))?;
+    let mut loaded = map_weights(plan, &args.plan).map_err(|e| at(e.into()))?;
+    super::put_fault(&args.fault, &mut loaded).map_err(at)?;
     let Placed { mut engine, devices } = device.engine(loaded, &args.place, args.json).map_err(at)?;
+    engine.set_check(args.check);
     let mut progress = Stage::begin("scoring", args.json);
     let (mut nll, mut count) = (0.0, 0u64);
     let windows = ids.chunks(usize::try_from(window).unwrap_or(usize::MAX));

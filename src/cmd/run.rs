@@ -42,8 +42,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     let tokenizer = tokenizer(&dir)?;
     let prompt = prompt::ids(args, &dir, &tokenizer, &plan).map_err(at)?;
     bus::reading_files(&plan.files);
-    let loaded = map_weights(plan, &dir).map_err(|e| at(e.into()))?;
-    let Placed { engine, devices } = device.engine(loaded, &args.place, args.json).map_err(at)?;
+    let mut loaded = map_weights(plan, &dir).map_err(|e| at(e.into()))?;
+    super::put_fault(&args.fault, &mut loaded).map_err(at)?;
+    let Placed { mut engine, devices } = device.engine(loaded, &args.place, args.json).map_err(at)?;
+    engine.set_check(args.check);
     let load_s = start.elapsed().as_secs_f64();
     progress.end();
     let mut session = Session {

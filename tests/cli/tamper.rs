@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::support::{Ran, glmc, names, own, plan_json, reseal, runs};
+use super::support::{Ran, glmc, names, own, plan_json, reseal, runs, s, tiny};
 
 fn refused(plan: &Path, what: &str) -> Ran {
     let ran = glmc(&["run", plan.to_str().unwrap(), "--prompt", "1 2 3", "-n", "2", "--json"]);
@@ -127,6 +127,77 @@ fn the_runtime_refuses_plans_that_say_something_else() {
     (weights[i]["slices"], weights[j]["slices"]) = (b, a);
     reseal(&plan, &swapped);
     assert_eq!(refused(&plan, "swapped").class().1, "plan-invalid");
+    reseal(&plan, &json);
+    runs(&plan).ok();
+}
+
+/// The two bugs that a compiler for several devices must never let through, as plans of eight ranks edited by hand: every
+/// command that would run them refuses them before a weight is read.
+#[test]
+fn an_output_that_goes_elsewhere_and_shards_in_file_order_are_refused_on_eight_ranks() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("eight");
+    glmc(&["compile", s(&tiny()), "-o", s(&plan), "--target", "8x-cpu", "--ctx", "256", "--json"]).ok();
+    let json = plan_json(&plan);
+    let refused = |json: &Value, codes: &[&str], what: &str| {
+        reseal(&plan, json);
+        for command in ["run", "verify"] {
+            let ran = glmc(&[command, s(&plan), "--tokens", "1,2,3", "-n", "1", "--json"]);
+            assert_eq!((ran.code(), ran.class().1.as_str()), (3, "plan-invalid"), "{command} {what}: {ran:?}");
+            assert!(codes.iter().any(|c| ran.error_line().contains(c)), "{command} {what}: {ran:?}");
+        }
+    };
+    // The attention of a layer writes a buffer of its own, of the right type and size, that nothing reads.
+    let mut redirected = 0;
+    for (p, phase) in json["phases"].as_array().unwrap().iter().enumerate() {
+        let steps = phase["steps"].as_array().unwrap();
+        let attends = |step: &&Value| step["kernel"]["name"].as_str().is_some_and(|n| n.ends_with("attention"));
+        let Some((i, step)) = steps.iter().enumerate().filter(|(_, s)| attends(s)).nth(1) else { continue };
+        let args = step["args"].as_array().unwrap();
+        let k = args.iter().position(|a| a["access"] == "write").unwrap();
+        let old: usize = args[k]["mem"].as_str().unwrap()[1..].parse().unwrap();
+        let mut fresh = phase["buffers"][old].clone();
+        let end = phase["arena_bytes"].as_u64().unwrap().next_multiple_of(256);
+        fresh["offset"] = end.into();
+        let mut json = json.clone();
+        let of = &mut json["phases"][p];
+        of["arena_bytes"] = (end + fresh["bytes"].as_u64().unwrap()).into();
+        let buffers = of["buffers"].as_array_mut().unwrap();
+        buffers.push(fresh);
+        let new = format!("b{}", buffers.len() - 1);
+        of["steps"][i]["args"][k]["mem"] = new.into();
+        refused(&json, &["output-unread", "read-before-write"], phase["name"].as_str().unwrap());
+        redirected += 1;
+    }
+    assert_eq!(redirected, json["phases"].as_array().unwrap().len(), "a phase without attention");
+    // Each rank takes the next eighth of the file where it should hold columns of every row; and ranks in another order.
+    let (mut in_file_order, mut swapped) = (0, 0);
+    for (w, weight) in json["weights"].as_array().unwrap().iter().enumerate() {
+        let slices = weight["slices"].as_array().unwrap();
+        if slices[0] == slices[1] {
+            continue;
+        }
+        let name = weight["name"].as_str().unwrap();
+        if swapped < 6 {
+            let mut json = json.clone();
+            json["weights"][w]["slices"].as_array_mut().unwrap().reverse();
+            refused(&json, &["weight-"], name);
+            swapped += 1;
+        }
+        let span = &weight["span"];
+        let (each, start) = (span["bytes"].as_u64().unwrap() / 8, span["offset"].as_u64().unwrap());
+        let scattered = slices[0].as_array().unwrap().iter().any(|s| s["count"].as_u64() > Some(1));
+        if scattered && in_file_order < 6 {
+            let mut json = json.clone();
+            for (rank, of) in json["weights"][w]["slices"].as_array_mut().unwrap().iter_mut().enumerate() {
+                let at = start + rank as u64 * each;
+                *of = serde_json::json!([{ "part": of[0]["part"], "offset": at, "bytes": each, "count": 1, "stride": each }]);
+            }
+            refused(&json, &["weight-"], name);
+            in_file_order += 1;
+        }
+    }
+    assert!(in_file_order > 1 && swapped > 3, "{in_file_order} {swapped}");
     reseal(&plan, &json);
     runs(&plan).ok();
 }

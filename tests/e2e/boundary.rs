@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use glmc_ir::plan::{Phase, PhaseKind};
 use glmc_ir::ty::SymValues;
 use glmc_runtime::device::cpu::CpuDevice;
-use glmc_runtime::engine::{Engine, SeqId, Want};
+use glmc_runtime::device::{Device, Seen};
+use glmc_runtime::engine::{Engine, Running, SeqId, Want};
 
 use super::indexer_types::with_types;
 use super::models::models;
@@ -33,7 +34,10 @@ fn scores(p: &Phase) -> usize {
 /// Decodes a token of each sequence; the logits, and the number of steps of the phase that ran.
 fn decode(e: &mut Engine, next: &[(SeqId, u32)]) -> (Vec<f32>, usize) {
     let mut last = 0;
-    let mut see = |step: usize, _: usize, _: &[usize], _: glmc_runtime::device::cpu::Output<'_>| last = last.max(step);
+    let mut see = |_: &Running<'_>, s: Seen<'_>| {
+        last = last.max(s.step);
+        Ok(())
+    };
     let logits = e.decode_observed(next, Some(&mut see)).unwrap();
     (logits, last + 1)
 }
@@ -187,7 +191,7 @@ fn a_short_phase_never_runs_a_longer_step() {
             _ => vec![0],
         };
         let params: Vec<Vec<i32>> = phase.params.values().map(of).collect();
-        device.run(plan, index, &loaded.weights[0], &syms, &params, None)
+        device.run(plan, index, &loaded.weights, &syms, &params, None)
     };
     run(1).unwrap();
     let e = run(TOP_K + 1).unwrap_err().to_string();

@@ -6,8 +6,8 @@ use std::path::Path;
 use glmc_ir::kernel::{Access, Kernel};
 use glmc_ir::ops::Gating;
 use glmc_ir::plan::{Mem, Phase, PhaseKind};
-use glmc_runtime::device::cpu::Output;
-use glmc_runtime::engine::{Engine, Want};
+use glmc_runtime::device::{Output, Seen};
+use glmc_runtime::engine::{Engine, Running, Want};
 
 use super::models::{bf16, models, with_floats};
 use super::support::{compile, engine, long_engine, prompts};
@@ -38,13 +38,14 @@ fn feed(e: &mut Engine, ids: &[u32], how: Feed) -> (Vec<f32>, Vec<Stage>) {
     let names: Vec<Vec<Option<String>>> =
         (0..phase.steps.len()).map(|s| outputs(phase, s).into_iter().map(|n| n.filter(wanted)).collect()).collect();
     let mut rows: BTreeMap<String, Vec<Vec<f32>>> = BTreeMap::new();
-    let mut see = |step: usize, k: usize, shape: &[usize], data: Output<'_>| {
-        let Some(Some(name)) = names[step].get(k) else { return };
-        let values: Vec<f32> = match data {
+    let mut see = |_: &Running<'_>, s: Seen<'_>| {
+        let Some(Some(name)) = names[s.step].get(s.output) else { return Ok(()) };
+        let values: Vec<f32> = match s.data {
             Output::F32(v) => v.to_vec(),
             Output::I32(v) => v.iter().map(|i| *i as f32).collect(),
         };
-        rows.entry(name.clone()).or_default().extend(values.chunks_exact(shape[1]).map(<[f32]>::to_vec));
+        rows.entry(name.clone()).or_default().extend(values.chunks_exact(s.shape[1]).map(<[f32]>::to_vec));
+        Ok(())
     };
     let seq = e.start();
     let logits = match how {

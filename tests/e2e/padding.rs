@@ -69,6 +69,11 @@ fn padding_is_as_good_as_another_sequence() {
     let mut padded = engine(&plan, &[]);
     let seqs = start(&mut padded, 4);
     assert_eq!(decode(&mut padded, &seqs, 3, 3), want);
+    // Nothing of it is a false alarm where steps are scanned.
+    let mut scanned = engine(&plan, &[]);
+    scanned.set_check(true);
+    let seqs = start(&mut scanned, 4);
+    assert_eq!(decode(&mut scanned, &seqs, 3, 3), want);
 }
 
 /// A full cache: a padded row that wrote any pool row would change what a sequence reads there afterwards.

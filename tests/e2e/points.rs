@@ -12,8 +12,8 @@ use glmc_ir::kernel::{Kernel, RowMaker};
 use glmc_ir::plan::param;
 use glmc_ir::tensor::{Data, EvalError, Tensor};
 use glmc_ir::ty::{Extent, SymValues};
-use glmc_runtime::device::cpu::Output;
-use glmc_runtime::engine::{Engine, Want};
+use glmc_runtime::device::{Output, Seen};
+use glmc_runtime::engine::{Engine, Running, Want};
 
 use super::models::{bf16, with_floats};
 use super::support::{compile, golden_json, golden_npy, long_engine, prompts};
@@ -51,15 +51,16 @@ fn on_device(e: &mut Engine, prompt: &str) -> Values {
     let prefill = e.plan().phase("prefill").unwrap().clone();
     let mut seen = Values::new();
     let seq = e.start();
-    let mut see = |step: usize, output: usize, shape: &[usize], data: Output<'_>| {
-        let values: Vec<f64> = match data {
+    let mut see = |_: &Running<'_>, s: Seen<'_>| {
+        let Seen { step, output, shape, .. } = s;
+        let values: Vec<f64> = match s.data {
             Output::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
             Output::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),
         };
         let of = &prefill.steps[step];
         if let Kernel::AppendRow(k) = &of.kernel {
             // The latent is normed on its way into the cache: it is the first piece of the row.
-            let RowMaker::LatentRow(_) = &k.make else { return };
+            let RowMaker::LatentRow(_) = &k.make else { return Ok(()) };
             let Some(Extent::Joined(pieces)) = of.args[0].ty.last().map(|d| &d.extent) else {
                 panic!("{}", of.args[0].ty)
             };
@@ -68,13 +69,14 @@ fn on_device(e: &mut Engine, prompt: &str) -> Values {
             let layer = of.name.rsplit_once('.').unwrap().0;
             let latents = values.chunks_exact(row).flat_map(|r| r[..latent].to_vec()).collect();
             seen.insert(format!("{layer}.kv_cmpr"), (vec![shape[0], latent], latents));
-            return;
+            return Ok(());
         }
         let mut args = of.args.iter().filter(|a| a.access == glmc_ir::kernel::Access::Write);
-        let glmc_ir::plan::Mem::Buf(b) = args.nth(output).unwrap().mem else { return };
+        let glmc_ir::plan::Mem::Buf(b) = args.nth(output).unwrap().mem else { return Ok(()) };
         let buffer = &prefill.buffers[b];
         // A value that nothing reads says so at the front: the last layer's output, of which only the norm is read.
         seen.insert(buffer.name.trim_start_matches('_').to_owned(), (shape.to_vec(), values));
+        Ok(())
     };
     e.feed_observed(seq, &ids(prompt), Want::All, Some(&mut see)).unwrap();
     e.end(seq);

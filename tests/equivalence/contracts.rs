@@ -18,7 +18,8 @@ use glmc_ir::tensor::{Data, Tensor, concrete};
 use glmc_ir::ty::{Elem, SymValues, TensorType};
 use glmc_ir::verify::plan::verify_plan;
 use glmc_passes::schedule::Scheduled;
-use glmc_runtime::device::cpu::{CpuDevice, Output};
+use glmc_runtime::device::cpu::CpuDevice;
+use glmc_runtime::device::{Device, Output, Seen};
 
 use crate::run::{Files, wrap};
 use glmc_codegen_cuda::cases::{Case, In, cases};
@@ -189,24 +190,25 @@ fn run(mut m: Maker, first: Option<Vec<Vec<i32>>>) -> Result<Vec<Vec<f64>>, Stri
     verify_plan(&m.plan).map_err(|e| format!("the plan of the case is refused: {e}"))?;
     let loaded = glmc_runtime::load::map_weights(m.plan, Path::new(".")).map_err(|e| e.to_string())?;
     let mut device = CpuDevice::new(&loaded.plan).map_err(|e| e.to_string())?;
-    device.poison = true;
+    device.set_poison(true);
     let none = SymValues::default();
     if let Some(params) = &first {
-        device.run(&loaded.plan, 0, &loaded.weights[0], &none, params, None).map_err(|e| e.to_string())?;
+        device.run(&loaded.plan, 0, &loaded.weights, &none, params, None).map_err(|e| e.to_string())?;
     }
     let index = loaded.plan.phases.len() - 1;
     let last = loaded.plan.phases[index].steps.len() - 1;
     let mut out: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-    let mut see = |i: usize, k: usize, _: &[usize], o: Output<'_>| {
-        if i == last {
-            let numbers = match o {
+    let mut see = |s: Seen<'_>| {
+        if s.step == last {
+            let numbers = match s.data {
                 Output::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
                 Output::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),
             };
-            out.insert(k, numbers);
+            out.insert(s.output, numbers);
         }
+        Ok(())
     };
-    device.run(&loaded.plan, index, &loaded.weights[0], &none, &m.params, Some(&mut see)).map_err(|e| e.to_string())?;
+    device.run(&loaded.plan, index, &loaded.weights, &none, &m.params, Some(&mut see)).map_err(|e| e.to_string())?;
     Ok(out.into_values().collect())
 }
 

@@ -16,9 +16,8 @@ use glmc_ir::placement::local_type;
 use glmc_ir::plan::{Mem, Phase, Plan, param};
 use glmc_ir::ty::{Elem, SymValues};
 use glmc_runtime::RuntimeError;
-use glmc_runtime::device::Device;
-use glmc_runtime::device::cpu::{Observer, Output};
-use glmc_runtime::engine::{Engine, Want};
+use glmc_runtime::device::{Device, Observer, Output, Seen};
+use glmc_runtime::engine::{Engine, Running, Want};
 use glmc_runtime::load::{Weights, map_weights};
 
 use super::compile::compile_for;
@@ -41,13 +40,13 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
-fn floats(left: &Left, phase: &Phase, mem: Mem, n: usize) -> Result<Vec<f32>, RuntimeError> {
+fn floats(left: &Left, phase: &Phase, rank: usize, mem: Mem, n: usize) -> Result<Vec<f32>, RuntimeError> {
     let told = |m: &str| RuntimeError::Request(format!("phase {}: {m}", phase.name));
     let Mem::Buf(b) = mem else { return Err(told("a result that is in no buffer")) };
     if n == 0 {
         return Ok(Vec::new());
     }
-    let bytes = left.get(&buffer(0, b)).ok_or_else(|| told("a buffer that nothing wrote"))?;
+    let bytes = left.get(&buffer(rank, b)).ok_or_else(|| told("a buffer that nothing wrote"))?;
     Ok(words(bytes).take(n).map(f32::from_bits).collect())
 }
 
@@ -72,19 +71,21 @@ impl Device for Emulated {
         let left = self.run.run(plan, index, &values, &vec![params.to_vec(); plan.target.ranks as usize], order);
         let left = left.map_err(|e| RuntimeError::Request(format!("phase {}: {e}", phase.name)))?;
         if let Some(see) = see {
-            for (i, step) in phase.steps.iter().enumerate() {
-                for (k, a) in step.args.iter().filter(|a| a.access == Access::Write).enumerate() {
-                    let local = local_type(&a.ty, &plan.mesh, 0, syms).unwrap();
-                    let shape: Vec<usize> = local.shape(syms).unwrap().into_iter().map(|n| n as usize).collect();
-                    let values = floats(&left, phase, a.mem, shape.iter().product())?;
-                    let ints: Vec<i32> = values.iter().map(|x| x.to_bits().cast_signed()).collect();
-                    let output = if a.ty.elem == Elem::I32 { Output::I32(&ints) } else { Output::F32(&values) };
-                    see(i, k, &shape, output);
+            for (step, of) in phase.steps.iter().enumerate() {
+                for (output, a) in of.args.iter().filter(|a| a.access == Access::Write).enumerate() {
+                    for rank in 0..plan.target.ranks as usize {
+                        let local = local_type(&a.ty, &plan.mesh, rank as u64, syms).unwrap();
+                        let shape: Vec<usize> = local.shape(syms).unwrap().into_iter().map(|n| n as usize).collect();
+                        let values = floats(&left, phase, rank, a.mem, shape.iter().product())?;
+                        let ints: Vec<i32> = values.iter().map(|x| x.to_bits().cast_signed()).collect();
+                        let data = if a.ty.elem == Elem::I32 { Output::I32(&ints) } else { Output::F32(&values) };
+                        see(Seen { rank, step, output, shape: &shape, data })?;
+                    }
                 }
             }
         }
         let r = phase.results.iter().find(|r| r.name == param::LOGITS).unwrap();
-        self.logits = floats(&left, phase, r.mem, r.ty.elems(syms).unwrap_or(0) as usize)?;
+        self.logits = floats(&left, phase, 0, r.mem, r.ty.elems(syms).unwrap_or(0) as usize)?;
         Ok(())
     }
 
@@ -93,23 +94,26 @@ impl Device for Emulated {
     }
 }
 
-/// What the steps of one call of the engine wrote: by number of the run, step and output.
-type Seen = BTreeMap<(usize, usize, usize), Vec<f64>>;
+/// What the steps of one call of the engine wrote: by number of the run, step, output and rank.
+type Shown = BTreeMap<(usize, usize, usize, usize), Vec<f64>>;
 
 /// Calls of the engine: a prompt in uneven chunks, another sequence, steps of one and of two of them.
-fn script(mut engine: Engine) -> Result<(Vec<Vec<f32>>, Seen), String> {
+fn script(mut engine: Engine) -> Result<(Vec<Vec<f32>>, Shown), String> {
+    // Every output is scanned, a padded token's left out.
+    engine.set_check(true);
     let text = |e: RuntimeError| e.to_string();
-    let (mut seen, mut run) = (Seen::new(), 0);
-    let mut see = |step: usize, k: usize, _: &[usize], data: Output<'_>| {
-        // Collectives that steps run beside are shown after those; each step once a run.
-        if seen.contains_key(&(run, step, k)) {
+    let (mut seen, mut run) = (Shown::new(), 0);
+    let mut see = |_: &Running<'_>, s: Seen<'_>| {
+        // Collectives that steps run beside are shown after those; each step once a run and rank.
+        if seen.contains_key(&(run, s.step, s.output, s.rank)) {
             run += 1;
         }
-        let values = match data {
+        let values = match s.data {
             Output::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
             Output::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),
         };
-        seen.insert((run, step, k), values);
+        seen.insert((run, s.step, s.output, s.rank), values);
+        Ok(())
     };
     let (a, b) = (engine.start(), engine.start());
     let prompt = [65, 30, 9, 120, 7, 7, 80];
@@ -178,7 +182,14 @@ fn check(target: &str, choices: &Choices, near: f64) {
         worst = worst.max(d);
         let names = c.plan.phases.iter().map(|p| p.steps.get(at.1).map_or("", |s| s.name.as_str()));
         let names = names.collect::<Vec<_>>().join(" or ");
-        assert!(d <= near, "{target}: run {}, step {} ({names}), output {}: off by {d:e} of the RMS", at.0, at.1, at.2);
+        assert!(
+            d <= near,
+            "{target}: run {}, step {} ({names}), output {}, rank {}: off by {d:e} of the RMS",
+            at.0,
+            at.1,
+            at.2,
+            at.3
+        );
     }
     let logits = got.iter().zip(&want).map(|(g, w)| {
         let f = |v: &[f32]| v.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();

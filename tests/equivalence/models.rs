@@ -14,7 +14,8 @@ use glmc_ir::kernel::Kernel;
 use glmc_ir::plan::{Arg, Mem, Phase, Plan, Step};
 use glmc_ir::tensor::{Tensor, concrete};
 use glmc_ir::ty::{Elem, SymValues, TensorType};
-use glmc_runtime::device::cpu::{CpuDevice, Output};
+use glmc_runtime::device::cpu::CpuDevice;
+use glmc_runtime::device::{Device, Output, Seen};
 use proptest::collection::vec;
 use proptest::prelude::any;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -183,7 +184,7 @@ fn check(c: &Compiled, seed: u64) -> Result<End, String> {
     let mut typed = PlanInterp::new(&c.plan, Arith::Typed, &c.files).map_err(text)?.observe(&mut see);
     let loaded = glmc_runtime::load::map_weights(c.plan.clone(), Path::new(".")).map_err(|e| e.to_string())?;
     let mut device = CpuDevice::new(&c.plan).map_err(|e| e.to_string())?;
-    device.poison = true;
+    device.set_poison(true);
     for (k, b) in batches(&mut rng, c.plan.model.vocab).iter().enumerate() {
         let named = c.plan.phase(b.phase).ok_or("a phase is missing")?;
         let visible = world.visible(b);
@@ -213,16 +214,19 @@ fn check(c: &Compiled, seed: u64) -> Result<End, String> {
             .collect();
         let mut chosen: BTreeMap<usize, Vec<i64>> = BTreeMap::new();
         let mut floats: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-        let mut see = |i: usize, _: usize, _: &[usize], o: Output<'_>| match o {
-            Output::I32(v) => {
-                chosen.insert(i, v.iter().map(|x| i64::from(*x)).collect());
+        let mut see = |s: Seen<'_>| {
+            match s.data {
+                Output::I32(v) => {
+                    chosen.insert(s.step, v.iter().map(|x| i64::from(*x)).collect());
+                }
+                Output::F32(v) => {
+                    floats.entry(s.step).or_insert_with(|| v.iter().map(|x| f64::from(*x)).collect());
+                }
             }
-            Output::F32(v) => {
-                floats.entry(i).or_insert_with(|| v.iter().map(|x| f64::from(*x)).collect());
-            }
+            Ok(())
         };
         device
-            .run(&c.plan, index, &loaded.weights[0], &syms, &ints, Some(&mut see))
+            .run(&c.plan, index, &loaded.weights, &syms, &ints, Some(&mut see))
             .map_err(|e| format!("step {k}: {e}"))?;
         if !same_choices(c, phase, &syms, &log.borrow(), &Shown { chosen, floats })
             .map_err(|e| format!("step {k}: {e}"))?
@@ -230,7 +234,7 @@ fn check(c: &Compiled, seed: u64) -> Result<End, String> {
             return Ok(End::Thin);
         }
         let at = phase.results.iter().position(|r| r.name == "logits").ok_or("no logits")?;
-        let got = device.result(phase, "logits", &syms).map_err(|e| e.to_string())?;
+        let got = device.result(&c.plan, phase, "logits", &syms).map_err(|e| e.to_string())?;
         near(got, want[at].floats().map_err(text)?).map_err(|e| format!("step {k} ({}): device: {e}", b.phase))?;
     }
     Ok(End::Whole)

@@ -18,6 +18,7 @@ use glmc_passes::lower;
 use glmc_passes::pass::PassCx;
 use glmc_passes::schedule::{self, EntryInfo};
 use glmc_runtime::RuntimeError;
+use glmc_runtime::device::Device;
 use glmc_runtime::device::cpu::CpuGroup;
 use glmc_runtime::load::Loaded;
 

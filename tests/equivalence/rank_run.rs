@@ -7,7 +7,8 @@ use glmc_ir::plan::{FileRef, Phase, Plan};
 use glmc_ir::shard_map::Shard;
 use glmc_ir::tensor::{Data, Tensor};
 use glmc_ir::ty::{SymValues, TensorType};
-use glmc_runtime::device::cpu::{Before, CpuGroup, Output};
+use glmc_runtime::device::cpu::{Before, CpuGroup};
+use glmc_runtime::device::{Device, Output};
 use glmc_runtime::load::{Loaded, map_weights};
 
 use crate::run::{Files, Rng};

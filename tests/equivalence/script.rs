@@ -9,6 +9,7 @@ use glmc_ir::mutate::Reordered;
 use glmc_ir::plan::{Phase, Plan};
 use glmc_ir::tensor::{EvalError, Tensor};
 use glmc_ir::ty::SymValues;
+use glmc_runtime::device::Device;
 use glmc_runtime::device::cpu::CpuDevice;
 
 use crate::run::Files;
@@ -94,13 +95,13 @@ fn logits(plan: &Plan, mut interp: PlanInterp<'_>) -> Result<Vec<f64>, EvalError
 pub(super) fn execute(plan: &Plan) -> Result<Vec<f64>, String> {
     let loaded = glmc_runtime::load::map_weights(plan.clone(), Path::new(".")).map_err(|e| e.to_string())?;
     let mut device = CpuDevice::new(plan).map_err(|e| e.to_string())?;
-    device.poison = true;
+    device.set_poison(true);
     let mut out = Vec::new();
     for s in steps(plan).map_err(|e| e.to_string())? {
         let ints = |t: &Tensor| t.ints().expect("parameters are integers").iter().map(|x| *x as i32).collect();
         let params: Vec<Vec<i32>> = s.params.iter().map(ints).collect();
-        device.run(plan, s.index, &loaded.weights[0], &s.syms, &params, None).map_err(|e| e.to_string())?;
-        let logits = device.result(s.phase, "logits", &s.syms).map_err(|e| e.to_string())?;
+        device.run(plan, s.index, &loaded.weights, &s.syms, &params, None).map_err(|e| e.to_string())?;
+        let logits = device.result(plan, s.phase, "logits", &s.syms).map_err(|e| e.to_string())?;
         out.extend(logits.iter().map(|x| f64::from(*x)));
     }
     Ok(out)

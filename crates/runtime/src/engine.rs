@@ -6,10 +6,10 @@
 use glmc_ir::plan::{PhaseKind, param};
 use glmc_ir::ty::SymValues;
 
-use crate::device::cpu::Observer;
-use crate::device::{Device, cpu_of};
+use crate::device::{Device, Seen, cpu_of};
 use crate::error::RuntimeError;
 use crate::load::{Loaded, check_engine};
+use crate::scan::Scan;
 
 /// A live sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -24,6 +24,24 @@ pub enum Want {
     All,
 }
 
+/// The step that a device is running.
+#[derive(Clone, Copy, Debug)]
+pub struct Running<'a> {
+    /// Index of the phase.
+    pub phase: usize,
+    /// Values of its symbols.
+    pub syms: &'a SymValues,
+    /// Its parameters, whole and in order.
+    pub params: &'a [Vec<i32>],
+    /// Tokens that are none of padding; they come first.
+    pub tokens: usize,
+    /// Rows of logits that are wanted; they come first.
+    pub rows: usize,
+}
+
+/// Called after each step of each rank with what it wrote; an error stops the run.
+pub type Watch<'a> = &'a mut (dyn FnMut(&Running<'_>, Seen<'_>) -> Result<(), RuntimeError> + Send);
+
 /// Runs a loaded plan on a device.
 #[derive(Debug)]
 pub struct Engine {
@@ -35,6 +53,7 @@ pub struct Engine {
     /// Rows that no sequence ever had: handed out low rows first, so that a pool becomes resident from its start.
     fresh: std::ops::Range<i32>,
     chunk: u64,
+    scan: Option<Scan>,
 }
 
 impl Engine {
@@ -58,7 +77,7 @@ impl Engine {
         let rows = i32::try_from(loaded.plan.limits.cache_rows)
             .map_err(|_| RuntimeError::Request("a cache of more than 2^31 rows".into()))?;
         let chunk = loaded.plan.limits.chunk;
-        Ok(Engine { loaded, device, seqs: Vec::new(), free: Vec::new(), fresh: 0..rows, chunk })
+        Ok(Engine { loaded, device, seqs: Vec::new(), free: Vec::new(), fresh: 0..rows, chunk, scan: None })
     }
 
     /// The plan that runs.
@@ -76,9 +95,15 @@ impl Engine {
         self.chunk = n.clamp(1, self.loaded.plan.limits.chunk);
     }
 
-    /// Fills every output with NaN before each launch writes it.
+    /// Fills every output with poison before each launch writes it.
     pub fn set_poison(&mut self, on: bool) {
         self.device.set_poison(on);
+    }
+
+    /// Poisons outputs, and scans them after each step ([`crate::scan`]): the first that is no number is an error.
+    pub fn set_check(&mut self, on: bool) {
+        self.device.set_poison(on);
+        self.scan = on.then(|| Scan::new(&self.loaded.plan));
     }
 
     /// A new, empty sequence.
@@ -126,7 +151,7 @@ impl Engine {
         self.feed_observed(seq, tokens, want, None)
     }
 
-    /// [`Engine::feed`], showing every output of every step; of several ranks the parts of rank 0.
+    /// [`Engine::feed`], showing every output of every step on every rank.
     ///
     /// # Errors
     /// As for [`Engine::feed`].
@@ -135,7 +160,7 @@ impl Engine {
         seq: SeqId,
         tokens: &[u32],
         want: Want,
-        mut see: Option<Observer<'_>>,
+        mut see: Option<Watch<'_>>,
     ) -> Result<Vec<f32>, RuntimeError> {
         self.check(seq, tokens)?;
         let mut logits = Vec::new();
@@ -155,7 +180,7 @@ impl Engine {
                 },
             };
             self.grow(seq, chunk.len())?;
-            let result = self.run(index, &batch, see.as_mut().map(|s| &mut **s as Observer<'_>)).and_then(finite);
+            let result = self.run(index, &batch, see.as_mut().map(|s| &mut **s as Watch<'_>)).and_then(finite);
             if result.is_err() {
                 self.shrink(seq, start);
             }
@@ -173,15 +198,11 @@ impl Engine {
         self.decode_observed(next, None)
     }
 
-    /// [`Engine::decode`], showing every output of every step; of several ranks the parts of rank 0.
+    /// [`Engine::decode`], showing every output of every step on every rank.
     ///
     /// # Errors
     /// As for [`Engine::decode`].
-    pub fn decode_observed(
-        &mut self,
-        next: &[(SeqId, u32)],
-        see: Option<Observer<'_>>,
-    ) -> Result<Vec<f32>, RuntimeError> {
+    pub fn decode_observed(&mut self, next: &[(SeqId, u32)], see: Option<Watch<'_>>) -> Result<Vec<f32>, RuntimeError> {
         for (i, (seq, token)) in next.iter().enumerate() {
             self.check(*seq, &[*token])?;
             if next[..i].iter().any(|(s, _)| s == seq) {
@@ -269,7 +290,7 @@ impl Engine {
         })
     }
 
-    fn run(&mut self, index: usize, batch: &Batch, see: Option<Observer<'_>>) -> Result<Vec<f32>, RuntimeError> {
+    fn run(&mut self, index: usize, batch: &Batch, mut see: Option<Watch<'_>>) -> Result<Vec<f32>, RuntimeError> {
         let phase = &self.loaded.plan.phases[index];
         let lens: Vec<usize> = batch.owners.iter().map(|o| o.map_or(0, |(_, at)| at + 1)).collect();
         let visible = lens.iter().copied().max().unwrap_or(0);
@@ -293,7 +314,23 @@ impl Engine {
                 other => return Err(RuntimeError::Request(format!("the plan asks for a step parameter `{other}`"))),
             });
         }
-        self.device.run(&self.loaded.plan, index, &self.loaded.weights, &syms, &params, see)?;
+        let running = Running {
+            phase: index,
+            syms: &syms,
+            params: &params,
+            tokens: batch.owners.iter().flatten().count(),
+            rows: batch.out.iter().filter(|i| **i >= 0).count(),
+        };
+        let (plan, weights, scan) = (&self.loaded.plan, &self.loaded.weights, self.scan.as_ref());
+        if see.is_none() && scan.is_none() {
+            self.device.run(plan, index, weights, &syms, &params, None)?;
+        } else {
+            let mut both = |seen: Seen<'_>| {
+                scan.map_or(Ok(()), |s| s.judge(plan, &running, &seen))?;
+                see.as_mut().map_or(Ok(()), |see| see(&running, seen))
+            };
+            self.device.run(plan, index, weights, &syms, &params, Some(&mut both))?;
+        }
         if batch.out.is_empty() {
             return Ok(Vec::new());
         }

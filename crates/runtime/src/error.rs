@@ -7,6 +7,7 @@ use glmc_ir::plan::PhaseKind;
 use crate::collective::MeetError;
 use crate::device::cpu::KernelError;
 use crate::device::cuda::CudaError;
+use crate::scan::Unsound;
 
 /// What went wrong in loading or running a plan.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +98,9 @@ pub enum RuntimeError {
     /// The logits hold no number to choose from.
     #[error("{0}")]
     Numbers(String),
+    /// A step wrote what is no number, and steps are scanned.
+    #[error("{0}")]
+    Unsound(Box<Unsound>),
 }
 
 impl RuntimeError {
@@ -118,6 +122,14 @@ impl RuntimeError {
             RuntimeError::Kernel { source, .. } => matches!(source, KernelError::Nan { .. }),
             RuntimeError::Rank { source, .. } => source.is_numbers(),
             _ => false,
+        }
+    }
+
+    /// The step that wrote what is no number; of any other error the last there can be.
+    pub(crate) fn unsound_step(&self) -> usize {
+        match self {
+            RuntimeError::Unsound(u) => u.step,
+            _ => usize::MAX,
         }
     }
 

@@ -7,10 +7,12 @@ pub mod device;
 pub mod engine;
 mod engine_can_run;
 mod error;
+pub mod fault;
 pub mod load;
 mod map;
 pub mod need;
 pub mod sampler;
+pub mod scan;
 pub mod text;
 pub mod threads;
 

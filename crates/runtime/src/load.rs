@@ -263,20 +263,20 @@ fn is_as_in_file(recipe: &Recipe) -> bool {
 #[derive(Debug)]
 pub struct Weights {
     files: Arc<[Mapped]>,
-    entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
 }
 
 #[derive(Debug)]
-struct Entry {
-    bytes: Bytes,
+pub(crate) struct Entry {
+    pub(crate) bytes: Bytes,
     /// Entries decoded to floats, for kernels that take no stored operand.
-    floats: OnceLock<Vec<f32>>,
-    elem: glmc_ir::ty::Elem,
+    pub(crate) floats: OnceLock<Vec<f32>>,
+    pub(crate) elem: glmc_ir::ty::Elem,
     elems: usize,
 }
 
 #[derive(Debug)]
-enum Bytes {
+pub(crate) enum Bytes {
     Mapped { part: usize, start: usize, end: usize },
     Owned(Vec<u8>),
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use crate::entities::{FuncId, Value, WeightId};
 use crate::graph::{Function, InstKind, Module, ValueDef};
+use crate::op::Op;
 use crate::placement::{Mesh, strip};
 use crate::shard_map::Shard;
 use crate::tensor::{EvalError, Tensor, concrete};
@@ -34,6 +35,10 @@ impl WeightSource for NoWeights {
 /// Called with each named value: its path (`blk.3.attn_norm`), type and numbers.
 pub type Observer<'a> = &'a mut dyn FnMut(&str, &TensorType, &Tensor);
 
+/// Called with each op that makes a named value, its operands and what it made, which may be amended: a reference may
+/// have to follow a choice between scores that hardly differ. The path is that of the first result with a name.
+pub type Amend<'a> = &'a mut dyn FnMut(&str, &Op, &[&Tensor], &mut Vec<Tensor>) -> Result<(), EvalError>;
+
 /// The interpreter of one module.
 pub struct Interp<'a> {
     module: &'a Module,
@@ -41,17 +46,24 @@ pub struct Interp<'a> {
     syms: SymValues,
     weights: &'a dyn WeightSource,
     observer: Option<Observer<'a>>,
+    amend: Option<Amend<'a>>,
 }
 
 impl<'a> Interp<'a> {
     /// An interpreter of `module` at the symbol values `syms`.
     pub fn new(module: &'a Module, arith: Arith, syms: SymValues, weights: &'a dyn WeightSource) -> Self {
-        Interp { module, arith, syms, weights, observer: None }
+        Interp { module, arith, syms, weights, observer: None, amend: None }
     }
 
     /// The same, showing each named value to `f`.
     pub fn observe(mut self, f: Observer<'a>) -> Self {
         self.observer = Some(f);
+        self
+    }
+
+    /// The same, with `f` amending what named ops make.
+    pub fn amended(mut self, f: Amend<'a>) -> Self {
+        self.amend = Some(f);
         self
     }
 
@@ -92,7 +104,12 @@ impl<'a> Interp<'a> {
                             env.get(a).ok_or_else(|| operand(&env, a).err().unwrap_or_else(|| EvalError::new("?")))
                         })
                         .collect::<Result<Vec<&Tensor>, EvalError>>()?;
-                    op.eval(&refs).map_err(|e| EvalError::new(format!("@{}: {e}", f.name)))?
+                    let mut outs = op.eval(&refs).map_err(|e| EvalError::new(format!("@{}: {e}", f.name)))?;
+                    let name = data.results.iter().find_map(|r| f.values[*r].name.as_ref());
+                    if let (Some(name), Some(amend)) = (name, self.amend.as_mut()) {
+                        amend(&join_path(path, name), op, &refs, &mut outs)?;
+                    }
+                    outs
                 }
                 InstKind::Call { func, label } => {
                     let args = data.args.iter().map(|a| operand(&env, a)).collect::<Result<Vec<_>, _>>()?;

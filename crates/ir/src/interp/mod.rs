@@ -2,9 +2,11 @@
 //!
 //! - [`global`]: whole tensors, op by op: graph and sharded level (a collective is the identity on the value).
 //! - [`ranks`]: N simulated ranks, each with its own parts: sharded level.
+//! - [`launch`]: one launch of a plan, on the parts of ranks.
 //! - [`plan`]: bytes in buffers, launch by launch, by each contract's meaning.
 
 pub mod global;
+pub mod launch;
 pub mod plan;
 pub mod ranks;
 

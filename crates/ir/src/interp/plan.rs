@@ -4,11 +4,9 @@
 //! write has partly covered, is an error, so a disconnected output or a stale buffer cannot pass. Each rank has memory of
 //! its own; all run the one step list, and only a collective reads more than one rank's memory.
 
-use std::collections::HashMap;
-
 use crate::diag::Diagnostic;
-use crate::entities::{BufId, StateId, Value};
-use crate::graph::{Function, InstKind, Module};
+use crate::entities::{BufId, StateId};
+use crate::graph::Function;
 use crate::kernel::{Access, collective_of};
 use crate::op::Op;
 use crate::placement::strip;
@@ -17,8 +15,8 @@ use crate::tensor::{Data, EvalError, Tensor, concrete};
 use crate::ty::{Elem, SymValues, TensorType};
 
 use super::Arith;
-use super::global::{Interp, NoWeights};
-use super::ranks::{Rules, World, eval_on, exchange, seen_as};
+use super::launch::on_rank;
+use super::ranks::{Rules, World, exchange, seen_as};
 
 /// Reads the bytes of a slice of the weight files.
 pub trait SliceSource {
@@ -292,38 +290,12 @@ impl<'a> PlanInterp<'a> {
             return Ok(vec![kept]);
         }
         let mut out = vec![Vec::new(); meaning.results.len()];
-        let ranks = world.ranks()?;
-        let mut module = Module::default();
-        let func = module.funcs.push(meaning);
-        for rank in 0..ranks {
+        for rank in 0..world.ranks()? {
             let own = values.iter().map(|parts| parts[rank as usize].clone()).collect();
-            // Without a mesh nothing is placed, and parts are values.
-            let made = if world.mesh.is_empty() {
-                Interp::new(&module, self.arith, world.syms.clone(), &NoWeights).run(func, own)?
-            } else {
-                self.on_rank(world, rank, &module.funcs[func], own)?
-            };
+            let made = on_rank(world, self.arith, rank, &meaning, own)?;
             made.into_iter().zip(&mut out).for_each(|(t, out)| out.push(t));
         }
         Ok(out)
-    }
-
-    /// A meaning on one rank's parts.
-    fn on_rank(&self, world: &World<'_>, rank: u64, f: &Function, own: Vec<Tensor>) -> Result<Vec<Tensor>, EvalError> {
-        let mut env: HashMap<Value, Tensor> = f.params.iter().copied().zip(own).collect();
-        let lost = || EvalError::new("a meaning reads a value that it does not make");
-        for inst in &f.body {
-            let data = &f.insts[*inst];
-            let InstKind::Op(op) = &data.kind else { return Err(EvalError::new("a meaning calls")) };
-            let types: Vec<&TensorType> = data.args.iter().map(|a| f.ty(*a)).collect();
-            let args = data.args.iter().map(|a| env.get(a).ok_or_else(lost)).collect::<Result<Vec<_>, _>>()?;
-            let made = eval_on(op, &types, world, rank, &args)?;
-            for (r, t) in data.results.iter().zip(made) {
-                let elem = world.local(f.ty(*r), rank)?.elem;
-                env.insert(*r, self.arith.keep(t, elem));
-            }
-        }
-        f.results.iter().map(|(_, v)| env.get(v).cloned().ok_or_else(lost)).collect()
     }
 
     fn read_all(&self, run: &Run<'_>, mem: Mem, ty: &TensorType) -> Result<Vec<Tensor>, EvalError> {

@@ -98,17 +98,13 @@ impl OpDef for MoeRoute {
             if row.iter().any(|v| v.is_nan()) {
                 return Err(EvalError::new(format!("logits of token {t} hold NaN")));
             }
-            let gates = self.gates(row);
-            let mut choice: Vec<f64> = gates.iter().enumerate().map(|(e, g)| g + bias.map_or(0.0, |b| b[e])).collect();
-            self.keep_groups(&mut choice);
+            let (gates, choice) = self.scores(row, bias);
             let chosen = largest(&choice, self.k as usize);
             if chosen.len() < self.k as usize {
                 return Err(EvalError::new(format!("token {t} has fewer than {} experts above -inf", self.k)));
             }
-            let sum: f64 = chosen.iter().map(|e| gates[*e]).sum();
-            let norm = if self.norm { 1.0 / (sum + 1e-20) } else { 1.0 };
+            weights.extend(self.weigh(&gates, &chosen));
             ids.extend(chosen.iter().map(|e| *e as i64));
-            weights.extend(chosen.iter().map(|e| gates[*e] * norm * self.scale));
         }
         let shape = vec![tokens, self.k as usize];
         Ok(vec![Tensor::i(shape.clone(), ids), Tensor::f(shape, weights)])
@@ -128,6 +124,23 @@ impl OpDef for MoeRoute {
 }
 
 impl MoeRoute {
+    /// The gates of a token's logits, and the scores that its experts are chosen by: `-inf` in groups that are not kept.
+    pub fn scores(&self, row: &[f64], bias: Option<&[f64]>) -> (Vec<f64>, Vec<f64>) {
+        let gates = self.gates(row);
+        let mut choice: Vec<f64> =
+            gates.iter().enumerate().map(|(e, g)| g + bias.and_then(|b| b.get(e)).copied().unwrap_or(0.0)).collect();
+        self.keep_groups(&mut choice);
+        (gates, choice)
+    }
+
+    /// The weights of the chosen experts, in their order.
+    pub fn weigh(&self, gates: &[f64], chosen: &[usize]) -> Vec<f64> {
+        let gate = |e: &usize| gates.get(*e).copied().unwrap_or(f64::NAN);
+        let sum: f64 = chosen.iter().map(gate).sum();
+        let norm = if self.norm { 1.0 / (sum + 1e-20) } else { 1.0 };
+        chosen.iter().map(|e| gate(e) * norm * self.scale).collect()
+    }
+
     fn gates(&self, row: &[f64]) -> Vec<f64> {
         match self.gating {
             Gating::Sigmoid => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),

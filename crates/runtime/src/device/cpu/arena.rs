@@ -10,6 +10,7 @@ use std::ops::Range;
 use memmap2::MmapMut;
 
 use super::error::KernelError;
+use crate::device::POISON;
 
 /// The memory of the arena buffers.
 #[derive(Debug)]
@@ -96,10 +97,10 @@ impl Arena {
         self.0.get(r).unwrap_or(&[])
     }
 
-    /// Fills a range with 0xFF: NaN as `f32`.
+    /// Fills a range of whole words with [`POISON`].
     pub(super) fn poison(&mut self, r: Range<usize>) {
         if let Some(b) = self.0.get_mut(r) {
-            b.fill(0xff);
+            b.chunks_exact_mut(4).for_each(|w| w.copy_from_slice(&POISON.to_ne_bytes()));
         }
     }
 }

@@ -6,8 +6,8 @@ use glmc_ir::ops::Attention;
 
 use super::attention::{AttentionArgs, KeyPart, attention, attention_part};
 use super::cached::Cached;
+use super::call::Call;
 use super::error::KernelError;
-use super::exec::Call;
 use super::indexer::{IndexerArgs, indexer_scores};
 
 impl Call<'_> {

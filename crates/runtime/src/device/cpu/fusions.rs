@@ -3,8 +3,8 @@
 
 use glmc_ir::kernel::{IndexRowKernel, LatentRowKernel, RopeJoinKernel};
 
+use super::call::{Call, floats};
 use super::error::KernelError;
-use super::exec::{Call, floats};
 use super::matmul::{GroupedInput, grouped_matmul};
 use super::prepare::Contract;
 use super::{elementwise, norm, rope};

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use glmc_ir::placement::{local_type, strip};
@@ -12,9 +13,10 @@ use glmc_ir::ty::{Elem, SymValues, TensorType};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::arena::Lent;
-use super::exec::{CpuDevice, Observer, Output};
+use super::exec::CpuDevice;
 use super::prepare::{Op, Operand, Step, symbol_values};
 use crate::collective::{Exchange, MeetError, Meeting, Seat, take};
+use crate::device::{Device, Observer, Output, POISON};
 use crate::error::RuntimeError;
 use crate::load::Weights;
 
@@ -59,13 +61,6 @@ impl CpuGroup {
         Ok(CpuGroup { ranks, threads, poison: false, patience: PATIENCE, before: None })
     }
 
-    /// Fills every output with NaN before it is written, and the arena of a rank that has finished a phase, but for the
-    /// phase's results.
-    pub fn set_poison(&mut self, on: bool) {
-        self.poison = on;
-        self.ranks.iter_mut().for_each(|r| r.poison = on);
-    }
-
     /// Waits at most this long for a rank that makes no step.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
@@ -74,72 +69,6 @@ impl CpuGroup {
     /// Calls `f` before each step of each rank.
     pub fn set_before(&mut self, f: Option<Box<Before>>) {
         self.before = f;
-    }
-
-    /// Runs phase `index` of `plan` on every rank at the symbol values `syms` with whole `params` in order (32-bit
-    /// words). `see` gets the outputs of rank 0: its parts.
-    ///
-    /// # Errors
-    /// The step that failed, with its rank; all ranks have then stopped.
-    pub fn run(
-        &mut self,
-        plan: &Plan,
-        index: usize,
-        weights: &[Weights],
-        syms: &SymValues,
-        params: &[Vec<i32>],
-        mut see: Option<Observer<'_>>,
-    ) -> Result<(), RuntimeError> {
-        let n = self.ranks.len();
-        if weights.len() != n {
-            return Err(RuntimeError::Request(format!("the weights of {} ranks for {n}", weights.len())));
-        }
-        let meeting = Meeting::new(n, self.patience);
-        let mut ends: Vec<Option<RuntimeError>> = (0..n).map(|_| None).collect();
-        let (before, poison) = (self.before.as_deref(), self.poison);
-        let jobs =
-            self.ranks.iter_mut().zip(weights).zip(&mut ends).enumerate().map(|(rank, ((device, weights), end))| {
-                let mut run = Run { plan, index, weights, syms, params, before, see: None };
-                if rank == 0 {
-                    run.see = see.take();
-                }
-                let seat = Seat { meeting: &meeting, mesh: &plan.mesh, syms, rank };
-                move || {
-                    let mut leave = Leave { meeting: seat.meeting, well: false };
-                    match device.run_seated(run, seat) {
-                        Ok(()) => leave.well = true,
-                        Err(e) => *end = Some(e),
-                    }
-                    if poison && leave.well {
-                        device.poison_finished(&plan.phases[index]);
-                    }
-                }
-            });
-        start(&mut self.threads.iter().zip(jobs));
-        // The first that failed of itself; the others only stopped.
-        let stopped = |e: &RuntimeError| matches!(e, RuntimeError::Meet { source: MeetError::Stopped, .. });
-        let mut failed: Vec<(usize, RuntimeError)> =
-            ends.into_iter().enumerate().filter_map(|(r, e)| Some((r, e?))).collect();
-        failed.sort_by_key(|(rank, e)| (stopped(e), *rank));
-        match failed.into_iter().next() {
-            Some((rank, e)) => Err(of_rank(rank, e)),
-            None => Ok(()),
-        }
-    }
-
-    /// The floats of a result of a phase that has just run, which every rank holds whole.
-    ///
-    /// # Errors
-    /// A result that is not there, is not `f32`, or is in parts.
-    pub fn result(&self, plan: &Plan, phase: &Phase, name: &str, syms: &SymValues) -> Result<&[f32], RuntimeError> {
-        let r = result_named(phase, name)?;
-        if strip(&r.ty) != r.ty {
-            return Err(RuntimeError::Request(format!("result `{name}` is in parts: {}", r.ty)));
-        }
-        match self.part(plan, phase, name, 0, syms)?.1 {
-            Output::F32(v) => Ok(v),
-            Output::I32(_) => Err(RuntimeError::Request(format!("result `{name}` is {}", r.ty))),
-        }
     }
 
     /// The shape and numbers of what `rank` holds of a result of a phase that has just run.
@@ -175,7 +104,71 @@ impl CpuGroup {
     #[doc(hidden)]
     pub fn is_poisoned(&self, phase: &Phase, rank: usize) -> bool {
         let ranges = self.ranks.get(rank).map(|r| (r, r.unneeded(phase)));
-        ranges.is_some_and(|(r, free)| free.into_iter().all(|f| r.arena.bytes(f).iter().all(|b| *b == 0xff)))
+        ranges.is_some_and(|(r, free)| {
+            free.into_iter().all(|f| r.arena.bytes(f).chunks_exact(4).all(|w| w == POISON.to_ne_bytes()))
+        })
+    }
+}
+
+/// With poison, also the arena of a rank that has finished a phase is filled, but for the phase's results.
+impl Device for CpuGroup {
+    fn set_poison(&mut self, on: bool) {
+        self.poison = on;
+        self.ranks.iter_mut().for_each(|r| r.poison = on);
+    }
+
+    fn run(
+        &mut self,
+        plan: &Plan,
+        index: usize,
+        weights: &[Weights],
+        syms: &SymValues,
+        params: &[Vec<i32>],
+        see: Option<Observer<'_>>,
+    ) -> Result<(), RuntimeError> {
+        let n = self.ranks.len();
+        if weights.len() != n {
+            return Err(RuntimeError::Request(format!("the weights of {} ranks for {n}", weights.len())));
+        }
+        let meeting = Meeting::new(n, self.patience);
+        let mut ends: Vec<Option<RuntimeError>> = (0..n).map(|_| None).collect();
+        let (before, poison, see) = (self.before.as_deref(), self.poison, see.map(Mutex::new));
+        let jobs =
+            self.ranks.iter_mut().zip(weights).zip(&mut ends).enumerate().map(|(rank, ((device, weights), end))| {
+                let run = Run { plan, index, weights, syms, params, before, see: see.as_ref() };
+                let seat = Seat { meeting: &meeting, mesh: &plan.mesh, syms, rank };
+                move || {
+                    let mut leave = Leave { meeting: seat.meeting, well: false };
+                    match device.run_seated(run, seat) {
+                        Ok(()) => leave.well = true,
+                        Err(e) => *end = Some(e),
+                    }
+                    if poison && leave.well {
+                        device.poison_finished(&plan.phases[index]);
+                    }
+                }
+            });
+        start(&mut self.threads.iter().zip(jobs));
+        // The first that failed of itself; the others only stopped. Of those that show no number the earliest step.
+        let stopped = |e: &RuntimeError| matches!(e, RuntimeError::Meet { source: MeetError::Stopped, .. });
+        let mut failed: Vec<(usize, RuntimeError)> =
+            ends.into_iter().enumerate().filter_map(|(r, e)| Some((r, e?))).collect();
+        failed.sort_by_key(|(rank, e)| (stopped(e), e.unsound_step(), *rank));
+        match failed.into_iter().next() {
+            Some((rank, e)) => Err(of_rank(rank, e)),
+            None => Ok(()),
+        }
+    }
+
+    fn result(&self, plan: &Plan, phase: &Phase, name: &str, syms: &SymValues) -> Result<&[f32], RuntimeError> {
+        let r = result_named(phase, name)?;
+        if strip(&r.ty) != r.ty {
+            return Err(RuntimeError::Request(format!("result `{name}` is in parts: {}", r.ty)));
+        }
+        match self.part(plan, phase, name, 0, syms)?.1 {
+            Output::F32(v) => Ok(v),
+            Output::I32(_) => Err(RuntimeError::Request(format!("result `{name}` is {}", r.ty))),
+        }
     }
 }
 
@@ -204,7 +197,11 @@ impl Drop for Leave<'_> {
 }
 
 fn of_rank(rank: usize, e: RuntimeError) -> RuntimeError {
-    RuntimeError::Rank { rank, source: Box::new(e) }
+    match e {
+        // It names its rank.
+        RuntimeError::Unsound(_) => e,
+        e => RuntimeError::Rank { rank, source: Box::new(e) },
+    }
 }
 
 fn result_named<'p>(phase: &'p Phase, name: &str) -> Result<&'p PhaseResult, RuntimeError> {
@@ -230,12 +227,12 @@ struct Run<'a, 's> {
     syms: &'a SymValues,
     params: &'a [Vec<i32>],
     before: Option<&'a Before>,
-    see: Option<Observer<'s>>,
+    see: Option<&'a Mutex<Observer<'s>>>,
 }
 
 impl CpuDevice {
     fn run_seated(&mut self, run: Run<'_, '_>, seat: Seat<'_>) -> Result<(), RuntimeError> {
-        let Run { plan, index, weights, syms, params, before, mut see } = run;
+        let Run { plan, index, weights, syms, params, before, see } = run;
         let phase = &plan.phases[index];
         let failed = |step: &str, kernel, source| RuntimeError::Kernel { step: step.into(), kernel, source };
         let values = symbol_values(phase, syms).map_err(|e| failed(&phase.name, "symbols", e))?;
@@ -246,6 +243,10 @@ impl CpuDevice {
             .map(|(p, v)| own_param(&p.ty, v, &seat))
             .collect::<Result<Vec<_>, _>>()?;
         let own: Vec<&[i32]> = own.iter().map(|v| &**v).collect();
+        let shown = |of: &Self, step: &Step, i: usize| match see {
+            Some(see) => of.show(seat.rank, step, &values, i, &mut see.lock().unwrap_or_else(PoisonError::into_inner)),
+            None => Ok(()),
+        };
         let prepared = std::mem::take(&mut self.phases[index].steps);
         let result = prepared.iter().zip(&phase.steps).enumerate().try_for_each(|(i, (step, of))| {
             seat.meeting.begins(seat.rank, i);
@@ -255,9 +256,7 @@ impl CpuDevice {
             // What ran beside earlier steps and is due.
             for o in phase.overlaps.iter().filter(|o| o.done == i) {
                 self.met(Half::End, &prepared[o.step], o.step, phase, weights, &values, &own, &seat)?;
-                if let Some(see) = see.as_mut() {
-                    self.show(&prepared[o.step], &values, o.step, see);
-                }
+                shown(self, &prepared[o.step], o.step)?;
             }
             let half = if phase.done(i).is_some() { Half::Begin } else { Half::Both };
             if let Op::Meet(_) = &step.op {
@@ -265,19 +264,13 @@ impl CpuDevice {
             } else {
                 self.launch(step, weights, &values, &own).map_err(|e| failed(&of.name, of.kernel.name(), e))?;
             }
-            if let (Some(see), Half::Both) = (see.as_mut(), half) {
-                self.show(step, &values, i, see);
-            }
-            Ok(())
+            if half == Half::Both { shown(self, step, i) } else { Ok(()) }
         });
         let last = |o: &&glmc_ir::plan::Overlap| o.done >= prepared.len();
         let result = result.and_then(|()| {
             phase.overlaps.iter().filter(last).try_for_each(|o| {
                 self.met(Half::End, &prepared[o.step], o.step, phase, weights, &values, &own, &seat)?;
-                if let Some(see) = see.as_mut() {
-                    self.show(&prepared[o.step], &values, o.step, see);
-                }
-                Ok(())
+                shown(self, &prepared[o.step], o.step)
             })
         });
         self.phases[index].steps = prepared;

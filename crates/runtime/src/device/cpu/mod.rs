@@ -22,6 +22,7 @@ pub mod topk;
 mod align;
 mod arena;
 mod attend;
+mod call;
 mod dot;
 mod error;
 mod exec;
@@ -37,7 +38,7 @@ mod strided;
 mod unpack;
 
 pub use error::KernelError;
-pub use exec::{CpuDevice, Observer, Output};
+pub use exec::CpuDevice;
 pub use group::{Before, CpuGroup};
 pub use simd::{Isa, isa};
 

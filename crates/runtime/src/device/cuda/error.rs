@@ -98,7 +98,80 @@ pub enum CudaError {
         /// What is needed, with bytes.
         needs: Vec<(&'static str, u64)>,
     },
+    /// The device gave out of memory although what was counted fits.
+    #[error(
+        "{source}; {device} had {free} of {total} bytes free and {} were counted: {}; something else took memory: free it, or \
+         compile with a smaller --ctx, --cache or --max-batch",
+        .needs.iter().fold(0u64, |a, (_, n)| a.saturating_add(*n)),
+        .needs.iter().map(|(what, n)| format!("{what} {n}")).collect::<Vec<_>>().join(", ")
+    )]
+    Taken {
+        /// What the driver said.
+        source: Box<CudaError>,
+        /// Which.
+        device: String,
+        /// Bytes that were free before anything was taken.
+        free: u64,
+        /// Bytes that it has.
+        total: u64,
+        /// What was counted, with bytes.
+        needs: Vec<(&'static str, u64)>,
+    },
     /// A launch program that does not fit the plan or the kernels that came with it.
     #[error("the launch program does not fit the plan: {0}")]
     Program(String),
+}
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: i32 = 2;
+
+impl CudaError {
+    /// Whether the device's memory is too small.
+    pub fn is_memory(&self) -> bool {
+        matches!(self, CudaError::Memory { .. } | CudaError::Taken { .. })
+            || matches!(self, CudaError::Call { code: OUT_OF_MEMORY, .. })
+    }
+
+    /// Out of memory, with what was counted and what was free; anything else as it is.
+    pub(super) fn counted(self, device: String, free: u64, total: u64, needs: &[(&'static str, u64)]) -> Self {
+        match self {
+            CudaError::Call { code: OUT_OF_MEMORY, .. } => {
+                CudaError::Taken { source: Box::new(self), device, free, total, needs: needs.to_vec() }
+            }
+            e => e,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(code: i32) -> CudaError {
+        let name = if code == 2 { "CUDA_ERROR_OUT_OF_MEMORY" } else { "CUDA_ERROR_INVALID_VALUE" };
+        CudaError::Call {
+            call: "cuMemAlloc_v2",
+            code,
+            name: name.into(),
+            why: String::new(),
+            what: "1000 bytes".into(),
+        }
+    }
+
+    #[test]
+    fn too_little_memory_says_what_was_counted_and_what_was_free() {
+        let needs = vec![("weights", 700), ("caches", 200), ("arenas", 100)];
+        let small = CudaError::Memory { device: "cuda:0 X".into(), free: 900, total: 2000, needs: needs.clone() };
+        let taken = call(2).counted("cuda:0 X".into(), 1500, 2000, &needs);
+        for (e, free) in [(&small, "900"), (&taken, "1500")] {
+            let text = e.to_string();
+            for word in ["cuda:0 X", free, "2000", "1000", "weights 700", "caches 200", "arenas 100", "--ctx"] {
+                assert!(text.contains(word), "no {word}: {text}");
+            }
+            assert!(e.is_memory());
+        }
+        assert!(taken.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{taken}");
+        assert_eq!(call(1).counted("cuda:0".into(), 1, 2, &needs), call(1));
+        assert!(!call(1).is_memory() && call(2).is_memory());
+    }
 }

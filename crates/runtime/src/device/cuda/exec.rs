@@ -10,8 +10,7 @@ use glmc_ir::ty::{Elem, SymValues};
 
 use super::place::{Places, StepLayout};
 use super::{Context, CudaError, Function, Graph, Launch, Readback, Ring, Stream, upload};
-use crate::device::Device;
-use crate::device::cpu::Observer;
+use crate::device::{Device, Observer};
 use crate::error::RuntimeError;
 use crate::load::Weights;
 
@@ -289,7 +288,7 @@ impl Device for CudaDevice {
                 self.stream.replay(graph).map_err(named)?;
             }
         } else {
-            self.step_by_step(plan, index, syms, see)?;
+            self.step_by_step(plan, index, syms, params, see)?;
         }
         self.read_results(phase, syms).map_err(named)
     }

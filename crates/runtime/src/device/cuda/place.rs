@@ -48,7 +48,7 @@ pub(super) struct Places {
     pub(super) weights: Vec<Memory>,
     weight_at: Vec<Vec<u64>>,
     pub(super) states: Vec<Memory>,
-    state_at: Vec<Vec<u64>>,
+    pub(super) state_at: Vec<Vec<u64>>,
     pub(super) arenas: Vec<Memory>,
     pub(super) scratch: Memory,
     /// The block of step values.
@@ -101,15 +101,16 @@ impl Places {
         if state_at.len() != ranks || weight_at.iter().any(|w| w.len() != plan.weights.len()) {
             return Err(CudaError::Program("it has other ranks or weights".into()));
         }
-        let all = |sizes: &[u64]| sizes.iter().map(|n| Memory::new(context, *n)).collect::<Result<Vec<_>, _>>();
+        let new = |n| Memory::new(context, n).map_err(|e| e.counted(format!("{context:?}"), free, total, &needs));
+        let all = |sizes: &[u64]| sizes.iter().map(|n| new(*n)).collect::<Result<Vec<_>, _>>();
         let mut places = Places {
             weights: all(&weight_bytes)?,
             weight_at,
             states: all(&state_bytes)?,
             state_at,
             arenas: all(&vec![launches.arena; ranks])?,
-            scratch: Memory::new(context, launches.scratch)?,
-            steps: Memory::new(context, steps)?,
+            scratch: new(launches.scratch)?,
+            steps: new(steps)?,
         };
         places.states.iter_mut().try_for_each(|m| m.fill(0))?;
         places.arenas.iter_mut().try_for_each(|m| m.fill(0))?;
