@@ -8,6 +8,7 @@ pub mod engine;
 mod engine_can_run;
 mod error;
 pub mod load;
+pub mod made;
 mod map;
 pub mod need;
 pub mod sampler;

@@ -4,6 +4,7 @@
 //! temporary name beside its destination, synced and renamed, so that a half-written file never has the final name.
 
 mod encode;
+pub mod synth;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
