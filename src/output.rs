@@ -28,6 +28,13 @@ pub(crate) const LOGITS: Kind = Kind { what: "the logits", is: ".npy file", begi
 pub(crate) const PAGE: Kind =
     Kind { what: "the page", is: "page of `glmc explain`", begins: b"<!doctype html>\n<!-- glmc explain -->\n" };
 
+/// `bench --trace`.
+pub(crate) const TRACE: Kind = Kind {
+    what: "the trace",
+    is: "trace of `glmc bench`",
+    begins: b"{\"displayTimeUnit\":\"ns\",\"otherData\":{\"by\":\"glmc bench\"}",
+};
+
 impl Kind {
     /// What each file of this kind begins with, as text.
     pub(crate) fn begins(self) -> std::borrow::Cow<'static, str> {

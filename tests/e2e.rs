@@ -16,5 +16,6 @@ mod e2e {
     mod points;
     mod ranks;
     mod support;
+    mod synth;
     mod thin;
 }

@@ -18,6 +18,7 @@ pub(crate) mod perplexity;
 pub(crate) mod prompt;
 pub(crate) mod run;
 pub(crate) mod selftest;
+pub(crate) mod synth;
 pub(crate) mod targets;
 
 use std::path::Path;

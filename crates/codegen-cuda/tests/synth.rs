@@ -7,8 +7,9 @@ mod host;
 use std::path::Path;
 
 use glmc_codegen_cuda::host::{Buffer, Job, Launch, Order, Program};
+use glmc_codegen_cuda::nvrtc::{Compiler, Unit};
 use glmc_codegen_cuda::synth::kernel;
-use glmc_codegen_cuda::{Generated, emit};
+use glmc_codegen_cuda::{Arch, Generated, emit};
 use glmc_ir::quant::QuantType;
 use glmc_ir::quant::made::{Run, bytes, words};
 use glmc_ir::quant::synth::{Fill, tensor_number};
@@ -52,4 +53,23 @@ fn the_device_makes_the_bytes_of_the_host() {
         }
     }
     println!("{} tensors of {} types", wants.len(), kernels.len());
+}
+
+#[test]
+fn the_kernels_compile_for_gpus_also_with_stamps() {
+    let compiler = match Compiler::find(None, None) {
+        Ok(c) => c,
+        Err(e) => return println!("SKIPPED: {e}"),
+    };
+    let kernels: Vec<Generated> = QuantType::ALL.iter().filter_map(|q| kernel(*q)).collect();
+    let plain = Unit { name: "synth".into(), source: emit::unit(&kernels) };
+    let traced = Unit { name: "traced".into(), source: format!("#define GLMC_TRACE\n{}", emit::unit(&kernels)) };
+    for arch in [Arch::Sm90, Arch::Sm120] {
+        let made = compiler.compile_all(&[plain.clone(), traced.clone()], arch, 2, &|_| ());
+        for made in made.unwrap_or_else(|e| panic!("{e}")) {
+            made.check(&kernels, arch).unwrap_or_else(|e| panic!("{e}"));
+            let spills: Vec<_> = made.resources.iter().filter(|r| r.spill_stores + r.spill_loads > 0).collect();
+            assert!(spills.is_empty(), "{spills:#?}");
+        }
+    }
 }

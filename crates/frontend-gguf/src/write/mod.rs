@@ -183,6 +183,18 @@ impl<'a> GgufWriter<'a> {
         Ok(self)
     }
 
+    /// Bytes of the tensors, with the padding behind each.
+    pub fn bytes(&self) -> u64 {
+        let alignment = self.alignment.unwrap_or(DEFAULT_ALIGNMENT);
+        self.tensors.iter().map(|t| t.bytes.next_multiple_of(alignment)).sum()
+    }
+
+    /// Makes every tensor a hole: the header of the same model.
+    pub fn hollow(&mut self) -> &mut Self {
+        self.tensors.iter_mut().for_each(|t| t.data = TensorData::Zeros);
+        self
+    }
+
     /// Writes one file.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ pub enum WeightSource<'a> {
 /// How a weight's bytes get to the device.
 enum Way<'a> {
     Bytes(Cow<'a, [u8]>),
-    Words(Vec<u64>, &'a Kernel),
+    Words { words: Vec<u64>, bytes: u64, make: &'a Kernel },
 }
 
 impl<'a> WeightSource<'a> {
@@ -65,7 +65,9 @@ impl<'a> WeightSource<'a> {
                     return Ok(Way::Bytes(Cow::Owned(made::stored(plan, recipe, rank, fill).map_err(told)?)));
                 };
                 let kernel = kernels.iter().find(|(of, _)| *of == q).ok_or_else(|| missing("kernel that makes it"))?;
-                Ok(Way::Words(words(q, fill, &made::runs(recipe, rank).map_err(told)?), &kernel.1))
+                let runs = made::runs(recipe, rank).map_err(told)?;
+                let bytes = runs.iter().map(|r| r.piece * r.count).sum::<u64>() * q.block_bytes() as u64;
+                Ok(Way::Words { words: words(q, fill, &runs), bytes, make: &kernel.1 })
             }
         }
     }
@@ -114,7 +116,11 @@ pub(super) fn upload(
                         progress(done + from - start + piece.len() as u64, all);
                     }
                 }
-                Way::Words(words, make) => {
+                Way::Words { words, bytes, make } => {
+                    if bytes != form.stored {
+                        let (want, name) = (form.stored, &recipe.name);
+                        return Err(CudaError::Program(format!("weight `{name}` has {bytes} bytes, not {want}")));
+                    }
                     let words: &[u8] = bytemuck::cast_slice(&words);
                     ring.send(stream, &mut told, 0, words.len(), |slot| slot.copy_from_slice(words))?;
                     let args = [told.address(0)?, memory.range(start, form.stored)?];
