@@ -23,7 +23,7 @@ pub(crate) fn plan_of(args: &RunArgs) -> Result<PathBuf, CliError> {
 ///
 /// # Errors
 /// As for [`plan_of`].
-pub(crate) fn plan_at(path: &PathBuf, sizes: &SizeArgs) -> Result<PathBuf, CliError> {
+pub(crate) fn plan_at(path: &Path, sizes: &SizeArgs) -> Result<PathBuf, CliError> {
     let holds = |name: &str| path.join(name).exists();
     let is_model =
         path.is_file() || (path.is_dir() && !holds("plan.json") && !holds("manifest.json") && has_gguf(path));
@@ -44,7 +44,7 @@ pub(crate) fn plan_at(path: &PathBuf, sizes: &SizeArgs) -> Result<PathBuf, CliEr
         if !path.exists() {
             return Err(super::no_such_file(path));
         }
-        return Ok(path.clone());
+        return Ok(path.to_owned());
     }
     let place = place(path, sizes)?;
     if std::fs::symlink_metadata(&place).is_ok() {

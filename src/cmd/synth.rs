@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use glmc_frontend_gguf::write::synth::{Dims, Mix, model};
+use glmc_frontend_gguf::write::synth::{Dims, model};
 use glmc_frontend_gguf::{Model, open};
 use serde_json::json;
 

@@ -49,7 +49,7 @@ fn a_rank_alone_runs_its_launches_and_stands_in_for_the_others() {
         assert!(prompt.iter().all(|x| x.is_finite()));
         // What each buffer of the decode step holds.
         let mut held: HashMap<Mem, Vec<f32>> = HashMap::new();
-        let phase = plan.phase("decode_1.short").or_else(|| plan.phase("decode_1")).unwrap();
+        let phase = plan.phase("decode_1").unwrap();
         let mut see = |step: usize, k: usize, _: &[usize], data: Output<'_>| {
             let written = phase.steps[step].args.iter().filter(|a| a.access == Access::Write).nth(k);
             if let (Some(a), Output::F32(v)) = (written, data) {

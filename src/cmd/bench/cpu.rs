@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::classes::Piece;
 use super::machine::Machine;
+use super::measured::{Measured, Timed};
 use super::plan::Job;
-use super::report::Measured;
 use super::session;
 use crate::bus;
 use crate::cli::BenchArgs;
@@ -30,7 +30,7 @@ pub(super) fn measure(job: &Job, args: &BenchArgs) -> Result<Measured, CliError>
         }
     };
     let mut engine = Engine::new(loaded)?;
-    let seen = session::run(job, &mut engine, &mut || Ok(()))?;
+    let seen = session::run(job, &mut engine, &mut |_| Ok(()))?;
     let mut before = 0.0;
     let mut pieces = Vec::new();
     for (step, end) in seen.ends.iter().enumerate() {
@@ -39,15 +39,8 @@ pub(super) fn measure(job: &Job, args: &BenchArgs) -> Result<Measured, CliError>
         pieces.push(Piece { step, kernel: None, start: before, end: end.max(before) });
         before = end.max(before);
     }
-    Ok(Measured {
-        device: json!({ "device": "cpu", "arch": std::env::consts::ARCH }),
-        machine,
-        // Watched steps are those that are cut into pieces.
-        device_s: Some(before),
-        traced_s: before,
-        pieces,
-        kernels: Vec::new(),
-        memory: None,
-        seen,
-    })
+    // Watched steps are those that are cut into pieces.
+    let decode = Timed { phase: job.phase, device_s: before, traced_s: before, pieces, ..Timed::default() };
+    let device = json!({ "device": "cpu", "arch": std::env::consts::ARCH });
+    Ok(Measured { device, machine, seen, decode, prefill: None, memory: None })
 }

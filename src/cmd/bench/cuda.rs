@@ -15,9 +15,9 @@ use super::super::gpu::Gpu;
 use super::super::human_bytes;
 use super::classes::Piece;
 use super::machine::Machine;
+use super::measured::{KernelRow, Measured, MemoryUse, Timed};
 use super::plan::Job;
 use super::probe::Probe;
-use super::report::{KernelRow, Measured, MemoryUse};
 use super::session;
 use crate::bus;
 use crate::cli::BenchArgs;
@@ -86,42 +86,34 @@ pub(super) fn measure(job: &Job, args: &BenchArgs, index: usize) -> Result<Measu
     let held = Loaded { plan: plan.clone(), dir: job.dir.clone(), weights: Vec::new() };
     let mut engine = Engine::on(held, Box::new(probe.clone()))?;
     let start = Instant::now();
-    let mut measured = Measured {
-        device: json!({ "device": format!("cuda:{index}"), "machine": gpu.json(), "kernels": loaded.kernels }),
-        machine,
-        device_s: None,
-        traced_s: 0.0,
-        pieces: Vec::new(),
-        kernels: Vec::new(),
-        memory: Some(memory),
-        seen: session::Seen::default(),
-    };
-    let mut between = || -> Result<(), CliError> {
-        note("prompts and steps", start);
+    let mut timed = Vec::new();
+    let mut look = |phase: usize| -> Result<(), CliError> {
+        note("prompts or steps", start);
         let start = Instant::now();
-        measured.device_s = Some(probe.with(|d| d.replay_seconds(job.phase, REPLAYS))??);
         // First of all, what the step left is what it reads again.
-        let (spans, seconds) = probe.with(|d| traced(&gpu, &program, &kernels, job, d, args.json))??;
-        measured.traced_s = seconds;
-        measured.pieces = spans;
+        let device_s = probe.with(|d| d.replay_seconds(phase, REPLAYS))??;
+        let (pieces, traced_s) = probe.with(|d| traced(&gpu, &program, &kernels, job, phase, d, args.json))??;
         note("trace", start);
         let start = Instant::now();
-        let times = probe.with(|d| d.time_calls(plan, job.phase, LAUNCHES, ROUNDS))??;
-        let calls = &program.launches.phases[job.phase].calls;
-        measured.kernels = times
-            .into_iter()
-            .map(|t| {
-                let k = &program.kernels[t.kernel];
-                let steps = t.calls.iter().map(|c| calls[*c].step).collect();
-                KernelRow { name: k.name.clone(), config: k.config.clone(), seconds: t.seconds, steps }
-            })
-            .collect();
+        let times = probe.with(|d| d.time_calls(plan, phase, LAUNCHES, ROUNDS))??;
+        let calls = &program.launches.phases[phase].calls;
+        let row = |t: glmc_runtime::device::cuda::CallTime| KernelRow {
+            number: t.kernel,
+            config: program.kernels[t.kernel].config.clone(),
+            seconds: t.seconds,
+            steps: t.calls.iter().map(|c| calls[*c].step).collect(),
+        };
+        let names = program.kernels.iter().map(|k| k.name.clone()).collect();
+        let kernels = times.into_iter().map(row).collect();
+        timed.push(Timed { phase, device_s, traced_s, pieces, names, kernels });
         note("kernels alone", start);
         Ok(())
     };
-    let seen = session::run(job, &mut engine, &mut between)?;
-    measured.seen = seen;
-    Ok(measured)
+    let seen = session::run(job, &mut engine, &mut look)?;
+    let missing = || CliError::internal("a step that nobody looked at");
+    let decode = timed.pop().ok_or_else(missing)?;
+    let about = json!({ "device": format!("cuda:{index}"), "machine": gpu.json(), "kernels": loaded.kernels });
+    Ok(Measured { device: about, machine, seen, decode, prefill: timed.pop(), memory: Some(memory) })
 }
 
 /// The step as stamps of its launches see it, and its seconds with them.
@@ -130,10 +122,11 @@ fn traced(
     program: &Program,
     kernels: &[Kernel],
     job: &Job,
+    phase: usize,
     device: &mut CudaDevice,
     quiet: bool,
 ) -> Result<(Vec<Piece>, f64), CliError> {
-    let calls = &program.launches.phases[job.phase].calls;
+    let calls = &program.launches.phases[phase].calls;
     let mut used: Vec<usize> = calls.iter().map(|c| c.kernel).collect();
     used.sort_unstable();
     used.dedup();
@@ -142,7 +135,7 @@ fn traced(
     for k in used {
         with_stamps[k] = loaded.kernel(&program.kernels[k])?;
     }
-    let (spans, seconds) = device.trace(&job.plan, job.phase, &with_stamps, REPLAYS)?;
+    let (spans, seconds) = device.trace(&job.plan, phase, &with_stamps, REPLAYS)?;
     let piece = |(c, s): (&glmc_ir::launch::Call, &glmc_runtime::device::cuda::Span)| Piece {
         step: c.step,
         kernel: Some(c.kernel),

@@ -8,6 +8,7 @@ mod cuda;
 mod items;
 mod kernels;
 mod machine;
+mod measured;
 mod plan;
 mod probe;
 mod report;

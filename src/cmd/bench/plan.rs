@@ -14,7 +14,8 @@ use glmc_runtime::load::read_runnable;
 
 use super::super::device::Where;
 use super::super::{cached, figures};
-use super::report::{self, Measured};
+use super::measured::Measured;
+use super::report;
 use super::session::{STEPS, WARM};
 use super::{cpu, cuda, short, trace};
 use crate::cli::{BenchArgs, SizeArgs};
@@ -37,13 +38,14 @@ pub(super) struct Job {
     pub(super) rank: Option<usize>,
     /// How the weights are made, if they are.
     pub(super) fills: Option<Vec<Fill>>,
-    /// The phase that decodes.
+    /// The phase that decodes, and that of a prompt's last chunk.
     pub(super) phase: usize,
+    pub(super) prefill: usize,
 }
 
 /// What a plan says of its steps.
 pub(super) struct Predicted {
-    /// Of each step of the decode phase, on the rank that is measured.
+    /// Of each step of the phase, on the rank that is measured.
     pub(super) steps: Vec<StepCost>,
     pub(super) phase: PhaseCost,
     pub(super) bytes: TokenBytes,
@@ -59,6 +61,11 @@ impl Job {
     /// The rank whose part is looked at.
     pub(super) fn rank(&self) -> usize {
         self.rank.unwrap_or(0)
+    }
+
+    /// What the plan says of a decode step.
+    pub(super) fn predicted(&self) -> Result<Predicted, CliError> {
+        self.predicted_at(self.phase, self.ctx)
     }
 
     fn of(args: &BenchArgs, dir: PathBuf) -> Result<Job, CliError> {
@@ -89,22 +96,26 @@ impl Job {
         let phase = plan.phase_for(PhaseKind::Decode, args.batch, Self::positions(ctx));
         let phase =
             phase.ok_or_else(|| usage(format!("the plan does not decode {} sequences together", args.batch)))?;
+        let last = prompt - (prompt - 1) / l.chunk.max(1) * l.chunk;
+        let prefill = plan.phase_for(PhaseKind::Prefill, last, prompt);
+        let prefill = prefill.ok_or_else(|| usage(format!("the plan does not read prompts of {prompt} tokens")))?;
         let fills = args.synthetic.then(|| fills(&plan, args.seed)).transpose()?;
-        Ok(Job { plan, target, ctx, batch: args.batch, prompt, rank: args.rank, fills, phase, dir })
+        Ok(Job { plan, target, ctx, batch: args.batch, prompt, rank: args.rank, fills, phase, prefill, dir })
     }
 
-    pub(super) fn predicted(&self) -> Result<Predicted, CliError> {
+    /// What the plan says of a step of `phase` that sees `ctx` positions.
+    fn predicted_at(&self, phase: usize, ctx: u64) -> Result<Predicted, CliError> {
         let bug = |d: glmc_ir::diag::Diagnostic| CliError::internal(d.to_string());
         let (plan, target) = (&self.plan, &self.target);
-        let phase = &plan.phases[self.phase];
+        let phase = &plan.phases[phase];
         let missing = || CliError::internal("a plan without ranks");
-        let costs = cost::phase_costs(plan, phase, target, self.ctx).map_err(bug)?;
-        let steps = cost::step_costs(plan, phase, target, self.ctx, self.rank()).map_err(bug)?;
+        let costs = cost::phase_costs(plan, phase, target, ctx).map_err(bug)?;
+        let steps = cost::step_costs(plan, phase, target, ctx, self.rank()).map_err(bug)?;
         let need = figures::needs(plan, target)?;
         Ok(Predicted {
             steps,
             phase: costs.into_iter().nth(self.rank()).ok_or_else(missing)?,
-            bytes: cost::bytes_per_token(plan, target, self.ctx).map_err(bug)?,
+            bytes: cost::bytes_per_token(plan, target, ctx).map_err(bug)?,
             need: need.into_iter().nth(self.rank()).ok_or_else(missing)?,
         })
     }
@@ -153,7 +164,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), CliError> {
         let text = trace::events(&job, &predicted, &measured).to_string();
         out.write(text.len() as u64, |f| f.write_all(text.as_bytes()))?;
     }
-    report::show(&job, args, &predicted, &measured)
+    let prefill = job.predicted_at(job.prefill, job.prompt)?;
+    report::show(&job, args, &predicted, &prefill, &measured)
 }
 
 /// What a GGUF file is compiled for.

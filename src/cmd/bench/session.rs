@@ -64,11 +64,11 @@ pub(super) struct Seen {
     pub(super) ends: Vec<Option<f64>>,
 }
 
-/// Runs all of it. `between` is called when the timed steps are over and before any is watched.
+/// Runs all of it. `look` is called with the phase whose step ran last, after the prompts and after the timed steps.
 pub(super) fn run(
     job: &Job,
     engine: &mut Engine,
-    between: &mut dyn FnMut() -> Result<(), CliError>,
+    look: &mut dyn FnMut(usize) -> Result<(), CliError>,
 ) -> Result<Seen, CliError> {
     let mut tokens = Tokens::of(&job.plan);
     let mut seen = Seen::default();
@@ -82,6 +82,7 @@ pub(super) fn run(
         }
         engine.end(seq);
     }
+    look(job.prefill)?;
     let seqs: Vec<SeqId> = (0..job.batch).map(|_| engine.start()).collect();
     for seq in &seqs {
         if job.ctx > 1 + WARM {
@@ -99,7 +100,7 @@ pub(super) fn run(
         }
     }
     seen.tokens = different.len() as u64;
-    between()?;
+    look(job.phase)?;
     let mut touch = Touch::of(job)?;
     let mut ends = vec![(0.0, 0u32); job.plan.phases[job.phase].steps.len()];
     for _ in 0..STEPS {

@@ -29,6 +29,15 @@ pub struct Span {
     pub end: f64,
 }
 
+/// Seconds that a graph of one kernel takes at most, or two calls; and that a step is run again for, or once.
+const MOST_SECONDS: f64 = 0.1;
+const MOST_REPLAYING: f64 = 1.0;
+
+/// How often a step is run again that takes so many seconds.
+fn rounds_of(most: usize, once: f64) -> usize {
+    most.min((MOST_REPLAYING / once.max(1e-9)) as usize).max(1)
+}
+
 fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or(0.0)
@@ -45,7 +54,8 @@ impl CudaDevice {
         from.seconds_to(&to)
     }
 
-    /// Seconds on the device of the step that ran last in phase `index`: the median of `rounds` replays of its graphs.
+    /// Seconds on the device of the step that ran last in phase `index`: the median of at most
+    /// `rounds` replays of its graphs.
     ///
     /// # Errors
     /// What the driver says, or that the device has no graphs.
@@ -54,15 +64,15 @@ impl CudaDevice {
             Some(p) if !p.graphs.is_empty() => std::mem::take(&mut p.graphs),
             _ => return Err(CudaError::Program(format!("phase {index} has no graphs"))),
         };
-        let one = |_| self.seconds(|| graphs.iter_mut().try_for_each(|g| self.stream.replay(g)));
-        let all = (0..rounds.max(1)).map(one).collect::<Result<Vec<_>, _>>();
+        let mut one = || self.seconds(|| graphs.iter_mut().try_for_each(|g| self.stream.replay(g)));
+        let all = one().and_then(|once| (0..rounds_of(rounds, once)).map(|_| one()).collect::<Result<Vec<_>, _>>());
         self.phases[index].graphs = graphs;
         all.map(median)
     }
 
     /// Times each kernel of phase `index` alone: the step that ran last is run again call by call, and after the last
-    /// call of a kernel a graph of `launches` calls of it is replayed `rounds` times, each on the weights and pools of
-    /// another of its calls, all else as the last one has it.
+    /// call of a kernel a graph of `launches` calls of it (fewer of what takes long) is replayed `rounds` times, each on
+    /// the weights and pools of another of its calls, all else as the last one has it.
     ///
     /// # Errors
     /// What the driver says.
@@ -83,8 +93,10 @@ impl CudaDevice {
             let Some(same) = of.get(&call.kernel).filter(|s| s.last() == Some(&i)) else { continue };
             let same: Vec<usize> = same.iter().copied().filter(|k| calls[*k].rank == call.rank).collect();
             let turns = same.iter().map(|k| turned(call, &calls[*k])).collect::<Vec<_>>();
-            let n = launches.max(turns.len());
             self.stream.wait("the step up to a timed kernel")?;
+            let once = self.seconds(|| self.launch(phase, index, call, false))?;
+            // Fewer of those that take long.
+            let n = launches.min((MOST_SECONDS / once.max(1e-9)) as usize).max(2);
             let mut graph = self.stream.capture(|_| {
                 let dependent = self.options.dependent;
                 (0..n).try_for_each(|t| self.launch(phase, index, &turns[t % turns.len()], dependent && t > 0))
@@ -98,7 +110,7 @@ impl CudaDevice {
         Ok(out)
     }
 
-    /// When each call of phase `index` runs within the step that ran last: means over `rounds` replays of a graph of
+    /// When each call of phase `index` runs within the step that ran last: means over at most `rounds` replays of a graph of
     /// `kernels`, the program's kernels as they are compiled with `GLMC_TRACE`. Also the seconds of such a step, which
     /// the stamps make longer.
     ///
@@ -124,15 +136,11 @@ impl CudaDevice {
         })?;
         let mut spans = vec![Span::default(); calls.len()];
         let mut times = Vec::new();
-        let rounds = rounds.max(1);
-        // One more, which warms up.
-        for round in 0..=rounds {
+        // A first one warms up and says how long it takes.
+        let rounds = rounds_of(rounds, self.seconds(|| self.stream.replay(&mut graph))?);
+        for _ in 0..rounds {
             stamps.fill(u32::MAX)?;
-            let seconds = self.seconds(|| self.stream.replay(&mut graph))?;
-            if round == 0 {
-                continue;
-            }
-            times.push(seconds);
+            times.push(self.seconds(|| self.stream.replay(&mut graph))?);
             let mut words = vec![0u64; 2 * calls.len()];
             stamps.download(0, bytemuck::cast_slice_mut(&mut words))?;
             let first = words.iter().step_by(2).min().copied().unwrap_or(0);
