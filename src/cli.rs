@@ -275,7 +275,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, conflicts_with = "plan")]
     pub(crate) kernels: bool,
     /// Time many configurations of each and print the best
-    #[arg(long, requires = "kernels")]
+    #[arg(long, requires = "kernels", conflicts_with = "plan")]
     pub(crate) candidates: bool,
     /// Where to run: cpu, or a GPU as cuda:0 [default: what the plan is for; cuda:0 for --kernels]
     #[arg(long, value_name = "DEVICE", value_parser = crate::cmd::device::parse_where)]

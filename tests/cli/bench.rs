@@ -12,7 +12,9 @@ fn check(v: &Value, tokens: u64) {
     // Classes are those of watched steps, on a machine that is shared.
     assert!((0.95..1.05).contains(&f("/decode/classes/accounted")), "{v}");
     assert!(f("/decode/classes/parts/weights/launches") > 5.0, "{v}");
-    assert!((f("/touched/ratio") - 1.0).abs() < 0.01, "{v}");
+    // Tokens of a batch may choose the same experts; the plan counts on the most.
+    let least = if tokens > 1 { 0.8 } else { 0.999_999 };
+    assert!((least..1.000_001).contains(&f("/touched/ratio")), "{v}");
     assert!(f("/touched/experts_of_a_launch") >= 4.0, "{v}");
     assert!(f("/limit/share") > 0.0 && f("/limit/share") < 1.5, "{v}");
 }
@@ -78,7 +80,7 @@ fn what_cannot_be_measured_is_refused() {
     refused(&["--ctx", "1000000"], "do not fit");
     refused(&["--batch", "1000"], "do");
     refused(&["--layers", "2"], "--synthetic");
-    refused(&["--candidates"], "--kernels");
+    refused(&["--candidates"], "--candidates");
     let out = dir.path().join("m.gguf");
     for args in
         [&["--dims", "wide=3"][..], &["--dims", "width=250"], &["--mix", "q9"], &["--preset", "x"], &["--layers", "0"]]

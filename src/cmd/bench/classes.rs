@@ -1,6 +1,7 @@
 //! A step by class: what each launch of it is for, and where its time goes.
 
 use glmc_ir::collective::CollectiveKind;
+use glmc_ir::kernel::Kernel;
 use glmc_ir::plan::{Mem, Step};
 use glmc_passes::cost::StepCost;
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ const SMALL: u64 = 64 << 10;
 pub(super) enum Class {
     /// Products with weights.
     Weights,
-    /// Reading or writing cache pools.
+    /// Reading or writing cache pools, and attending to what was read.
     Caches,
     /// Meeting other ranks.
     Collectives,
@@ -28,7 +29,7 @@ impl Class {
         let meets = step.kernel.collective().is_some_and(|c| !matches!(c.kind, CollectiveKind::Shard { .. }));
         if meets {
             Class::Collectives
-        } else if step.args.iter().any(|a| matches!(a.mem, Mem::State(_))) {
+        } else if attends(&step.kernel) || step.args.iter().any(|a| matches!(a.mem, Mem::State(_))) {
             Class::Caches
         } else if cost.bytes.weights >= SMALL {
             Class::Weights
@@ -45,6 +46,12 @@ impl Class {
             Class::Small => "small ops",
         }
     }
+}
+
+/// Whether a contract goes over cached positions.
+fn attends(kernel: &Kernel) -> bool {
+    use Kernel as K;
+    matches!(kernel, K::Attention(_) | K::Indexer(_) | K::PagedAttention(_) | K::PagedIndexer(_))
 }
 
 /// A piece of a step's time: from the end of the launch before it to its own.
