@@ -32,8 +32,10 @@ pub(crate) enum Command {
     Devices(DevicesArgs),
     /// Check every kernel on the GPU against what it means
     Selftest(SelftestArgs),
-    /// Measure the GPU
+    /// Measure a plan, or the kernels of this GPU
     Bench(BenchArgs),
+    /// Write a GGUF file with random weights
+    Synth(SynthArgs),
 }
 
 impl Command {
@@ -49,6 +51,7 @@ impl Command {
             Command::Devices(a) => a.json,
             Command::Selftest(a) => a.json,
             Command::Bench(a) => a.json,
+            Command::Synth(a) => a.json,
         }
     }
 }
@@ -318,18 +321,82 @@ pub(crate) struct SelftestArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// Time the kernels that decoding spends its time in
-    #[arg(long, required = true)]
+    /// Plan directory, or GGUF file
+    #[arg(required_unless_present = "kernels")]
+    pub(crate) plan: Option<PathBuf>,
+    /// Time the kernels that decoding spends its time in, without a plan
+    #[arg(long, conflicts_with = "plan")]
     pub(crate) kernels: bool,
     /// Time many configurations of each and print the best
-    #[arg(long)]
+    #[arg(long, requires = "kernels", conflicts_with = "plan")]
     pub(crate) candidates: bool,
-    /// Which GPU
-    #[arg(long, value_name = "DEVICE", default_value = "cuda:0", value_parser = crate::cmd::gpu::parse_device)]
-    pub(crate) device: usize,
+    /// Where to run: cpu, or a GPU as cuda:0 [default: what the plan is for; cuda:0 for --kernels]
+    #[arg(long, value_name = "DEVICE", value_parser = crate::cmd::device::parse_where)]
+    pub(crate) device: Option<crate::cmd::device::Where>,
+    /// Make random weights on the device; of the model's file only the header is read, so it may be hollow
+    #[arg(long, requires = "plan")]
+    pub(crate) synthetic: bool,
+    /// Seed of the random weights
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Run one rank of a plan alone on one GPU; local stand-ins take the place of its collectives
+    #[arg(long, value_name = "R", allow_negative_numbers = true, requires = "plan")]
+    pub(crate) rank: Option<usize>,
+    /// Run the first N layers of the plan's model alone, compiled for the plan's machine
+    #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "synthetic", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) layers: Option<u64>,
+    /// Sequences that are decoded together
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) batch: u64,
+    /// Positions that a decoded token sees [default: 1024, or what the plan allows]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) ctx: Option<u64>,
+    /// Tokens of the prompt that prefill is timed with [default: the plan's chunk]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) prompt: Option<u64>,
+    /// Machine to compile for, when PLAN is a GGUF file
+    #[arg(long, value_name = "TARGET")]
+    pub(crate) target: Option<String>,
+    /// Write what ran when in a decode step, as Chrome trace events, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE", requires = "plan")]
+    pub(crate) trace: Option<PathBuf>,
     /// NVRTC library, or its folder [default: GLMC_NVRTC, CUDA toolkits, Python wheels, the system's loader]
     #[arg(long, value_name = "PATH")]
     pub(crate) nvrtc: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SynthArgs {
+    /// The file; there may be none of its name
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Dims to begin with: glm-5, glm-5.2 or tiny
+    #[arg(long, value_name = "NAME", default_value = "glm-5", value_parser = crate::cmd::synth::parse_preset)]
+    pub(crate) preset: glmc_frontend_gguf::write::synth::Dims,
+    /// Layers of the trunk
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) layers: Option<u64>,
+    /// Layers at the start that have no experts
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) dense: Option<u64>,
+    /// Experts of a layer
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) experts: Option<u64>,
+    /// Other dims, as width=256,heads=4
+    #[arg(long, value_name = "NAME=N", value_delimiter = ',', value_parser = crate::cmd::synth::parse_dim)]
+    pub(crate) dims: Vec<(String, u64)>,
+    /// Types of the weights: ud-q4_k_xl, q4_k_m, or one type such as q8_0
+    #[arg(long, value_name = "MIX", default_value = "ud-q4_k_xl", value_parser = glmc_frontend_gguf::write::synth::Mix::named)]
+    pub(crate) mix: glmc_frontend_gguf::write::synth::Mix,
+    /// Seed of the random weights
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Write the header alone; the weights are a hole in the file
+    #[arg(long)]
+    pub(crate) hollow: bool,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

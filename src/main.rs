@@ -59,5 +59,6 @@ fn run(command: Command) -> Result<(), CliError> {
         Command::Devices(a) => cmd::devices::run(&a),
         Command::Selftest(a) => cmd::selftest::run(&a),
         Command::Bench(a) => cmd::bench::run(&a),
+        Command::Synth(a) => cmd::synth::run(&a),
     }
 }

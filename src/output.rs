@@ -32,6 +32,13 @@ pub(crate) const PAGE: Kind =
 pub(crate) const VERIFY_PAGE: Kind =
     Kind { what: "the page", is: "page of `glmc verify`", begins: b"<!doctype html>\n<!-- glmc verify -->\n" };
 
+/// `bench --trace`.
+pub(crate) const TRACE: Kind = Kind {
+    what: "the trace",
+    is: "trace of `glmc bench`",
+    begins: b"{\"displayTimeUnit\":\"ns\",\"otherData\":{\"by\":\"glmc bench\"}",
+};
+
 impl Kind {
     /// What each file of this kind begins with, as text.
     pub(crate) fn begins(self) -> std::borrow::Cow<'static, str> {

@@ -4,6 +4,7 @@
 
 mod cli {
     mod accepted;
+    mod bench;
     mod cache;
     mod check;
     mod contract;

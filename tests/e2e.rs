@@ -17,5 +17,6 @@ mod e2e {
     mod ranks;
     mod scan;
     mod support;
+    mod synth;
     mod thin;
 }

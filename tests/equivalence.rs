@@ -17,6 +17,7 @@ mod stages;
 mod values;
 
 mod equivalence {
+    mod alone;
     mod compile;
     mod contracts;
     mod emulated;

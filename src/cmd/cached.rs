@@ -16,12 +16,19 @@ use crate::terminal::say;
 /// # Errors
 /// Flags that only a compilation takes, or those of compiling.
 pub(crate) fn plan_of(args: &RunArgs) -> Result<PathBuf, CliError> {
-    let path = &args.plan;
+    plan_at(&args.plan, &args.sizes)
+}
+
+/// The same of a path.
+///
+/// # Errors
+/// As for [`plan_of`].
+pub(crate) fn plan_at(path: &Path, sizes: &SizeArgs) -> Result<PathBuf, CliError> {
     let holds = |name: &str| path.join(name).exists();
     let is_model =
         path.is_file() || (path.is_dir() && !holds("plan.json") && !holds("manifest.json") && has_gguf(path));
     if !is_model {
-        let s = &args.sizes;
+        let s = sizes;
         let given = [
             ("--target", s.target.is_some()),
             ("--ctx", s.ctx.is_some()),
@@ -37,9 +44,9 @@ pub(crate) fn plan_of(args: &RunArgs) -> Result<PathBuf, CliError> {
         if !path.exists() {
             return Err(super::no_such_file(path));
         }
-        return Ok(path.clone());
+        return Ok(path.to_owned());
     }
-    let place = place(path, &args.sizes)?;
+    let place = place(path, sizes)?;
     if std::fs::symlink_metadata(&place).is_ok() {
         match usable(&place) {
             Ok(()) => return Ok(place),
@@ -48,7 +55,7 @@ pub(crate) fn plan_of(args: &RunArgs) -> Result<PathBuf, CliError> {
             Err(e) => say(&format!("the cached plan is compiled again: {}", e.place_and_message())),
         }
     }
-    let compiled = super::compile::compile(path, &args.sizes, glmc_passes::cost::TUNE_CTX, None)?;
+    let compiled = super::compile::compile(path, sizes, glmc_passes::cost::TUNE_CTX, None)?;
     compiled.replace(&place).map_err(|e| not_cached(e, "the plan cannot be put into the cache"))?;
     Ok(place)
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use glmc_codegen_cuda::Activations;
 use glmc_codegen_cuda::program::{Choices, Program, ProgramError};
 use glmc_ir::plan::Plan;
-use glmc_runtime::device::cuda::{CudaDevice, CudaOptions};
+use glmc_runtime::device::cuda::{CudaDevice, CudaOptions, WeightSource};
 use glmc_runtime::engine::Engine;
 use glmc_runtime::load::Loaded;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use crate::error::CliError;
 use crate::terminal::say;
 
 /// Kernels of one translation unit.
-const UNIT: usize = 6;
+pub(crate) const UNIT: usize = 6;
 
 /// What `--device` names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -150,8 +150,15 @@ pub(crate) fn gpu_device(
         }
     };
     let start = Instant::now();
-    let device =
-        CudaDevice::new(&gpu.context, &loaded.plan, &loaded.weights, program.launches, functions, options, &progress)?;
+    let device = CudaDevice::new(
+        &gpu.context,
+        &loaded.plan,
+        WeightSource::Stored(&loaded.weights),
+        program.launches,
+        functions,
+        options,
+        &progress,
+    )?;
     let weights_s = start.elapsed().as_secs_f64();
     let starts: serde_json::Map<String, Value> =
         loaded.plan.phases.iter().enumerate().map(|(i, p)| (p.name.clone(), json!(device.starts(i)))).collect();

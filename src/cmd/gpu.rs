@@ -81,6 +81,17 @@ impl Gpu {
         per_unit: usize,
         quiet: bool,
     ) -> Result<Loaded, CliError> {
+        self.load_with("", kernels, per_unit, quiet)
+    }
+
+    /// The same with lines before each unit's source.
+    pub(crate) fn load_with<'k>(
+        &self,
+        head: &str,
+        kernels: impl IntoIterator<Item = &'k Generated>,
+        per_unit: usize,
+        quiet: bool,
+    ) -> Result<Loaded, CliError> {
         let mut unique: BTreeMap<&str, &Generated> = BTreeMap::new();
         for k in kernels {
             unique.insert(&k.name, k);
@@ -91,7 +102,7 @@ impl Gpu {
         let units: Vec<Unit> = groups
             .iter()
             .enumerate()
-            .map(|(i, g)| Unit { name: name(i, g), source: emit::unit(g.iter().copied()) })
+            .map(|(i, g)| Unit { name: name(i, g), source: format!("{head}{}", emit::unit(g.iter().copied())) })
             .collect();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let step = units.len().div_ceil(8).max(1);

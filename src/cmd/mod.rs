@@ -19,6 +19,7 @@ pub(crate) mod prompt;
 pub(crate) mod room;
 pub(crate) mod run;
 pub(crate) mod selftest;
+pub(crate) mod synth;
 pub(crate) mod targets;
 pub(crate) mod verify;
 

@@ -23,17 +23,23 @@ use glmc_runtime::load::{Weights, map_weights};
 use super::compile::compile_for;
 
 /// Small, so that the emulation is quick; the chunk is cut by the prompt, and one bucket has a padded token.
-const OPTIONS: LiftOptions = LiftOptions { ctx: 24, max_batch: 2, cache_rows: 40, chunk: 4 };
+pub(super) const OPTIONS: LiftOptions = LiftOptions { ctx: 24, max_batch: 2, cache_rows: 40, chunk: 4 };
 /// Largest difference of an activation from the CPU's, as a share of its RMS. Sums of f32 in other orders.
 const NEAR: f64 = 1e-3;
 
 /// A device that runs the launch program in the emulation.
 #[derive(Debug)]
-struct Emulated {
+pub(super) struct Emulated {
     run: PlanRun,
     steps: usize,
     logits: Vec<f32>,
     ran: Ran,
+}
+
+impl Emulated {
+    pub(super) fn of(run: PlanRun, ran: Ran) -> Self {
+        Emulated { run, steps: 0, logits: Vec::new(), ran }
+    }
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
@@ -134,7 +140,7 @@ fn far(got: &[f64], want: &[f64]) -> f64 {
 }
 
 /// The shipped model with an indexer that selects 5 positions: some steps of the script see fewer, some more.
-fn model(dir: &Path) -> PathBuf {
+pub(super) fn model(dir: &Path) -> PathBuf {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/tiny-Q4_K_M.gguf");
     let set = open(&shipped).unwrap();
     let mut w = GgufWriter::from_set(&set).unwrap();
@@ -145,7 +151,7 @@ fn model(dir: &Path) -> PathBuf {
 }
 
 /// Names of the phases that run, in order; the emulated device writes them down.
-type Ran = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
+pub(super) type Ran = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
 
 fn check(target: &str, choices: &Choices, near: f64) {
     let folder = tempfile::tempdir().unwrap();
@@ -168,7 +174,7 @@ fn check(target: &str, choices: &Choices, near: f64) {
     let run = PlanRun::new(&c.plan, program, &|rank, w| stored.weights[rank].bytes(w).to_vec(), dir);
     let run = run.unwrap_or_else(|e| panic!("{target}: {e}"));
     let ran = Ran::default();
-    let emulated = Emulated { run, steps: 0, logits: Vec::new(), ran: ran.clone() };
+    let emulated = Emulated::of(run, ran.clone());
     let (want, mut shown) = script(Engine::new(loaded()).unwrap()).unwrap();
     let (got, seen) = script(Engine::on(loaded(), Box::new(emulated)).unwrap()).unwrap();
     // The CPU also shows the rows that it made for a pool, which no buffer holds.
@@ -240,6 +246,14 @@ fn every_kernel_of_the_launch_programs_compiles_without_spills() {
         let groups: Vec<&[Generated]> = program.kernels.chunks(6).collect();
         let unit = |g: &&[Generated]| Unit { name: g[0].name.clone(), source: emit::unit(g.iter()) };
         let units: Vec<Unit> = groups.iter().map(unit).collect();
+        // With stamps, as a bench traces them; spills may come with those.
+        let traced: Vec<Unit> =
+            units.iter().map(|u| Unit { source: format!("#define GLMC_TRACE\n{}", u.source), ..u.clone() }).collect();
+        let traced =
+            compiler.compile_all(&traced, arch, 2, &|_| ()).unwrap_or_else(|e| panic!("{target}, traced: {e}"));
+        for (made, group) in traced.iter().zip(&groups) {
+            made.check(group.iter(), arch).unwrap_or_else(|e| panic!("{target}, traced: {e}"));
+        }
         let made = compiler.compile_all(&units, arch, 2, &|_| ()).unwrap_or_else(|e| panic!("{target}: {e}"));
         for (made, group) in made.iter().zip(&groups) {
             made.check(group.iter(), arch).unwrap_or_else(|e| panic!("{target}: {e}"));

@@ -16,8 +16,33 @@ typedef double f64;
 #define GLMC_TABLE __device__ const
 
 // A kernel: its name, its arguments' struct, threads of a block, blocks that must fit one multiprocessor.
+#ifndef GLMC_TRACE
 #define GLMC_KERNEL(name, Args, threads, blocks) \
   extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args args)
+#else
+// The same with two stamps behind the arguments: when its first block began, and the complement of when its last one
+// ended. Both are minima, so whoever reads them fills them with ones before.
+template <class A>
+struct GlmcTraced {
+  A args;
+  u64* stamps;
+};
+__device__ __forceinline__ u64 glmc_now() {
+  u64 t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)::"memory");
+  return t;
+}
+#define GLMC_KERNEL(name, Args, threads, blocks)                                              \
+  __device__ __forceinline__ void name##_traced(const Args& args);                            \
+  extern "C" __global__ void __launch_bounds__(threads, blocks)                               \
+      name(const __grid_constant__ GlmcTraced<Args> traced) {                                 \
+    if (threadIdx.x == 0) atomicMin(traced.stamps, glmc_now());                               \
+    name##_traced(traced.args);                                                               \
+    __syncthreads();                                                                          \
+    if (threadIdx.x == 0) atomicMin(traced.stamps + 1, ~glmc_now());                          \
+  }                                                                                           \
+  __device__ __forceinline__ void name##_traced(const Args& args)
+#endif
 
 // Shared memory is one dynamic array; every kernel states offsets in bytes.
 extern __shared__ __align__(128) u8 glmc_shared_bytes[];

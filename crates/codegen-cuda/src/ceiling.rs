@@ -1,4 +1,5 @@
-//! The kernel that measures how fast memory is read: the 100 % that other kernels are compared with.
+//! The kernels that measure a machine: how fast memory is read, the 100 % that other kernels are compared with, and what a
+//! launch costs that does nothing.
 
 use glmc_ir::kernel::Access;
 use glmc_ir::ty::{Elem, TensorType};
@@ -33,5 +34,27 @@ pub fn kernel(bytes: u64) -> Generated {
         config: "a block a piece".into(),
         rejected: Vec::new(),
         name,
+    }
+}
+
+/// Adds one to the word `y`, in one block: what a launch costs that waits for the one before.
+pub fn gap() -> Generated {
+    let ty = TensorType::new(Elem::I32, [1]);
+    let role = Role::Param { index: 0, access: Access::Update, ty, layout: "rows" };
+    let signature = Signature(vec![Field { ident: "y".into(), role }]);
+    let body = format!(
+        "// one word, one block\nnamespace gap_ {{\n{}}}\nGLMC_KERNEL(gap, gap_::Args, 32, 1) {{\n  \
+         glmc_launch_wait();\n  glmc_launch_trigger();\n  if (glmc_thread() == 0) *reinterpret_cast<u32*>(args.y) += \
+         1;\n}}\n",
+        signature.render()
+    );
+    Generated {
+        name: "gap".into(),
+        includes: ["prim.cuh"].into(),
+        body,
+        signature,
+        launches: vec![LaunchShape { symbol: "gap".into(), grid: [1, 1, 1], threads: 32, shared: 0 }],
+        config: "one block".into(),
+        rejected: Vec::new(),
     }
 }

@@ -16,6 +16,7 @@ pub mod kernels;
 pub mod nvrtc;
 pub mod program;
 pub mod repack;
+pub mod synth;
 
 mod family;
 mod request;

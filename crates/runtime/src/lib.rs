@@ -9,6 +9,7 @@ mod engine_can_run;
 mod error;
 pub mod fault;
 pub mod load;
+pub mod made;
 mod map;
 pub mod need;
 pub mod sampler;

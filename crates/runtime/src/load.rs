@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use glmc_ir::entities::WeightId;
 use glmc_ir::placement::local_type;
 use glmc_ir::plan::{FORMAT, FileRef, Plan, Recipe, Slice};
+use glmc_ir::quant::synth::Fill;
 use glmc_ir::shard_map::Shard;
 use glmc_ir::ty::SymValues;
 
@@ -200,6 +201,25 @@ pub fn map_weights(plan: Plan, dir: &Path) -> Result<Loaded, RuntimeError> {
     Ok(Loaded { plan, dir: dir.into(), weights })
 }
 
+/// A plan with weights that are made on the host, by `fills` in the order of its weights; its files are not looked at.
+///
+/// # Errors
+/// Another number of fills than weights, or slices that cut blocks.
+pub fn make_weights(plan: Plan, dir: &Path, fills: &[Fill]) -> Result<Loaded, RuntimeError> {
+    let ranks = 0..plan.target.ranks as usize;
+    let weights = ranks.map(|r| Weights::made(&plan, r, fills)).collect::<Result<_, _>>()?;
+    Ok(Loaded { plan, dir: dir.into(), weights })
+}
+
+/// What one rank holds of the weight files of a plan that passed its checks.
+///
+/// # Errors
+/// As for [`map_weights`]; there is no such rank.
+pub fn map_rank(plan: &Plan, rank: usize) -> Result<Weights, RuntimeError> {
+    let files: Arc<[Mapped]> = plan.files.iter().map(open_part).collect::<Result<_, _>>()?;
+    Weights::new(files, plan, rank)
+}
+
 /// Reads a regular file of at most `limit` bytes.
 ///
 /// # Errors
@@ -275,6 +295,16 @@ pub(crate) struct Entry {
     elems: usize,
 }
 
+impl Entry {
+    fn new(plan: &Plan, recipe: &Recipe, rank: usize, bytes: Bytes) -> Result<Entry, RuntimeError> {
+        let none = SymValues::default();
+        let local = local_type(&recipe.ty, &plan.mesh, rank as u64, &none);
+        let local = local.map_err(|d| RuntimeError::Request(format!("weight `{}`: {}", recipe.name, d.message)))?;
+        let elems = local.elems(&none).unwrap_or(0) as usize;
+        Ok(Entry { bytes, floats: OnceLock::new(), elem: recipe.ty.elem, elems })
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum Bytes {
     Mapped { part: usize, start: usize, end: usize },
@@ -285,14 +315,23 @@ impl Weights {
     fn new(files: Arc<[Mapped]>, plan: &Plan, rank: usize) -> Result<Self, RuntimeError> {
         let mut entries = Vec::with_capacity(plan.weights.len());
         for recipe in plan.weights.values() {
-            let none = SymValues::default();
-            let local = local_type(&recipe.ty, &plan.mesh, rank as u64, &none);
-            let local = local.map_err(|d| RuntimeError::Request(format!("weight `{}`: {}", recipe.name, d.message)))?;
-            let elems = local.elems(&none).unwrap_or(0) as usize;
             let bytes = Self::bytes_of(&files, recipe, plan, rank)?;
-            entries.push(Entry { bytes, floats: OnceLock::new(), elem: recipe.ty.elem, elems });
+            entries.push(Entry::new(plan, recipe, rank, bytes)?);
         }
         Ok(Weights { files, entries })
+    }
+
+    fn made(plan: &Plan, rank: usize, fills: &[Fill]) -> Result<Self, RuntimeError> {
+        if fills.len() != plan.weights.len() {
+            let (have, want) = (fills.len(), plan.weights.len());
+            return Err(RuntimeError::Request(format!("{have} fills for {want} weights")));
+        }
+        let mut entries = Vec::with_capacity(fills.len());
+        for (recipe, fill) in plan.weights.values().zip(fills) {
+            let bytes = Bytes::Owned(crate::made::stored(plan, recipe, rank, fill)?);
+            entries.push(Entry::new(plan, recipe, rank, bytes)?);
+        }
+        Ok(Weights { files: Vec::new().into(), entries })
     }
 
     /// A rank's bytes. The verifier has checked the slices against the sizes that the plan states; the files have them.

@@ -3,6 +3,7 @@
 //!
 //! Owns which kernel a step becomes, how weights lie, and where scratch is. Never owns an address.
 
+mod alone;
 mod build;
 mod choose;
 mod local;

@@ -4,6 +4,7 @@
 //! temporary name beside its destination, synced and renamed, so that a half-written file never has the final name.
 
 mod encode;
+pub mod synth;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -180,6 +181,18 @@ impl<'a> GgufWriter<'a> {
         }
         self.tensors.push(Tensor { name, quant, shape: shape.to_vec(), bytes, data });
         Ok(self)
+    }
+
+    /// Bytes of the tensors, with the padding behind each.
+    pub fn bytes(&self) -> u64 {
+        let alignment = self.alignment.unwrap_or(DEFAULT_ALIGNMENT);
+        self.tensors.iter().map(|t| t.bytes.next_multiple_of(alignment)).sum()
+    }
+
+    /// Makes every tensor a hole: the header of the same model.
+    pub fn hollow(&mut self) -> &mut Self {
+        self.tensors.iter_mut().for_each(|t| t.data = TensorData::Zeros);
+        self
     }
 
     /// Writes one file.

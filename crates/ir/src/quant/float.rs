@@ -9,7 +9,7 @@
 use half::{bf16, f16};
 
 use super::bytes::{f16_at, u16_at, u32_at};
-use super::synth::{Draw, put};
+use super::synth::{Aim, Draw, put};
 
 // Alone among the decoders these take any number of blocks: a call for each element would cost more than the element.
 
@@ -31,15 +31,15 @@ pub(super) fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(super) fn synth_f32(draw: &Draw, rms: f32, block: &mut [u8]) {
-    block.copy_from_slice(&(draw.unit() * rms).to_le_bytes());
+pub(super) fn synth_f32(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    block.copy_from_slice(&(draw.value(aim)).to_le_bytes());
 }
 
-pub(super) fn synth_f16(draw: &Draw, rms: f32, block: &mut [u8]) {
+pub(super) fn synth_f16(draw: &Draw, aim: &Aim, block: &mut [u8]) {
     let largest = f16::MAX.to_f32();
-    put(block, 0, f16::from_f32((draw.unit() * rms).clamp(-largest, largest)));
+    put(block, 0, f16::from_f32((draw.value(aim)).clamp(-largest, largest)));
 }
 
-pub(super) fn synth_bf16(draw: &Draw, rms: f32, block: &mut [u8]) {
-    block.copy_from_slice(&bf16::from_f32(draw.unit() * rms).to_bits().to_le_bytes());
+pub(super) fn synth_bf16(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    block.copy_from_slice(&bf16::from_f32(draw.value(aim)).to_bits().to_le_bytes());
 }

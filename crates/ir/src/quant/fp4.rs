@@ -10,7 +10,7 @@
 
 use super::bytes::n32;
 use super::iq4::mean_square;
-use super::synth::Draw;
+use super::synth::{Aim, Draw};
 
 /// Twice the value of each e2m1 code.
 pub const DOUBLED_E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -55,29 +55,35 @@ pub(super) fn decode_nvfp4(block: &[u8], out: &mut [f32]) {
 }
 
 /// Mean square of the levels.
-const LEVEL_SQUARE: f32 = mean_square(&DOUBLED_E2M1);
+pub(super) const LEVEL_SQUARE: f32 = mean_square(&DOUBLED_E2M1);
 
-/// Picks `low` or the code after it, so that the mean square of the scale is `target` squared.
-fn dither(draw: &Draw, which: u64, target: f32, low: u8, value: impl Fn(u8) -> f32) -> u8 {
-    let (a, b) = (value(low), value(low + 1));
-    let share = (target * target - a * a) / (b * b - a * a);
-    if draw.chance(share, which) { low + 1 } else { low }
+/// How often the code after `low` is taken, whose values are `a` and `b`, so that the mean square is `target` squared.
+fn share(target: f32, a: f32, b: f32) -> f32 {
+    (target * target - a * a) / (b * b - a * a)
 }
 
-pub(super) fn synth_mxfp4(draw: &Draw, rms: f32, block: &mut [u8]) {
-    let target = rms / LEVEL_SQUARE.sqrt();
+/// The lower code of scales near `target`, and how often the next is taken.
+pub(super) fn step_mxfp4(target: f32) -> (u32, f32) {
     // The exponent field of 2^(e - 128) is e - 1. Below 2, scales are subnormal: nothing real is that small.
     let low = ((target.to_bits() >> 23) as u8).clamp(2, 252) + 1;
-    block[0] = dither(draw, 0, target / half_e8m0(low), 0, |step| f32::from(step + 1)) + low;
+    (u32::from(low), share(target / half_e8m0(low), 1.0, 2.0))
 }
 
-pub(super) fn synth_nvfp4(draw: &Draw, rms: f32, block: &mut [u8]) {
-    let target = rms / LEVEL_SQUARE.sqrt();
+/// As [`step_mxfp4`].
+pub(super) fn step_nvfp4(target: f32) -> (u32, f32) {
     // As an e4m3 number, twice the target: subnormal steps are 2^-9, else the top bits of the f32 serve.
     let whole = 2.0 * target;
     let low = if whole < 2f32.powi(-6) { (whole * 512.0) as u32 } else { (whole.to_bits() >> 20) - (120 << 3) };
     let low = low.min(0x7d) as u8;
+    (u32::from(low), share(target, half_e4m3(low), half_e4m3(low + 1)))
+}
+
+pub(super) fn synth_mxfp4(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    block[0] = draw.code(aim, 0);
+}
+
+pub(super) fn synth_nvfp4(draw: &Draw, aim: &Aim, block: &mut [u8]) {
     for (s, code) in block[..4].iter_mut().enumerate() {
-        *code = dither(draw, s as u64, target, low, half_e4m3);
+        *code = draw.code(aim, s as u64);
     }
 }

@@ -14,7 +14,7 @@ use half::f16;
 
 use super::bytes::{f16_at, u16_at};
 use super::grids::{IQ1S, mean_square8};
-use super::synth::{Draw, put};
+use super::synth::{Aim, Draw, put};
 
 fn eight(out: &mut [f32], scale: f32, index: usize, down: bool) {
     let shift = if down { -0.125 } else { 0.125 };
@@ -47,14 +47,14 @@ pub(super) fn decode_m(block: &[u8], out: &mut [f32]) {
 }
 
 /// Mean square at d = 1: of `2 * scale + 1` over the 8 scale codes, times that of the shifted grid.
-const MEAN_SQUARE: f32 = 85.0 * (mean_square8(&IQ1S) + 1.0 / 64.0);
+pub(super) const MEAN_SQUARE: f32 = 85.0 * (mean_square8(&IQ1S) + 1.0 / 64.0);
 
-pub(super) fn synth_s(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.signed_scale(rms, MEAN_SQUARE));
+pub(super) fn synth_s(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(aim));
 }
 
-pub(super) fn synth_m(draw: &Draw, rms: f32, block: &mut [u8]) {
-    let d = draw.signed_scale(rms, MEAN_SQUARE).to_bits();
+pub(super) fn synth_m(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    let d = draw.signed_scale(aim).to_bits();
     for i in 0..4 {
         let byte = &mut block[49 + 2 * i];
         *byte = *byte & 15 | ((d >> (4 * i) & 15) as u8) << 4;

@@ -13,7 +13,7 @@
 
 use super::bytes::{even_signs, f16_at, signed, u16_at, u32_at};
 use super::grids::{IQ2S, IQ2XS, IQ2XXS, mean_square8};
-use super::synth::{Draw, put};
+use super::synth::{Aim, Draw, put};
 
 fn eight(out: &mut [f32], scale: f32, grid: u64, signs: u8) {
     for (j, (y, magnitude)) in out.iter_mut().zip(grid.to_le_bytes()).enumerate() {
@@ -60,15 +60,18 @@ pub(super) fn decode_s(block: &[u8], out: &mut [f32]) {
 
 /// Mean square of `(0.5 + scale) / 4` over the 16 scale codes.
 const SCALE_SQUARE: f32 = 85.25 / 16.0;
+pub(super) const SQUARE_XXS: f32 = SCALE_SQUARE * mean_square8(&IQ2XXS);
+pub(super) const SQUARE_XS: f32 = SCALE_SQUARE * mean_square8(&IQ2XS);
+pub(super) const SQUARE_S: f32 = SCALE_SQUARE * mean_square8(&IQ2S);
 
-pub(super) fn synth_xxs(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.scale(rms, SCALE_SQUARE * const { mean_square8(&IQ2XXS) }));
+pub(super) fn synth_xxs(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.scale(aim));
 }
 
-pub(super) fn synth_xs(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.scale(rms, SCALE_SQUARE * const { mean_square8(&IQ2XS) }));
+pub(super) fn synth_xs(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.scale(aim));
 }
 
-pub(super) fn synth_s(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.scale(rms, SCALE_SQUARE * const { mean_square8(&IQ2S) }));
+pub(super) fn synth_s(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.scale(aim));
 }

@@ -13,7 +13,7 @@
 
 use super::bytes::{bit, even_signs, f16_at, signed, u32_at};
 use super::grids::{IQ3S, IQ3XXS, mean_square4};
-use super::synth::{Draw, put};
+use super::synth::{Aim, Draw, put};
 
 /// `signs` has the bits of these four elements lowest.
 fn four(out: &mut [f32], scale: f32, grid: u32, signs: u8) {
@@ -45,11 +45,13 @@ pub(super) fn decode_s(block: &[u8], out: &mut [f32]) {
 
 /// Mean square of `0.5 + scale` over the 16 scale codes.
 const SCALE_SQUARE: f32 = 85.25;
+pub(super) const SQUARE_XXS: f32 = SCALE_SQUARE / 4.0 * mean_square4(&IQ3XXS);
+pub(super) const SQUARE_S: f32 = SCALE_SQUARE * 4.0 * mean_square4(&IQ3S);
 
-pub(super) fn synth_xxs(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.scale(rms, SCALE_SQUARE / 4.0 * const { mean_square4(&IQ3XXS) }));
+pub(super) fn synth_xxs(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.scale(aim));
 }
 
-pub(super) fn synth_s(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.scale(rms, SCALE_SQUARE * 4.0 * const { mean_square4(&IQ3S) }));
+pub(super) fn synth_s(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.scale(aim));
 }

@@ -10,7 +10,7 @@
 //! `y = d * LEVELS[q]` and `y = d * (scale - 32) * LEVELS[q]`.
 
 use super::bytes::{f16_at, n32, u16_at};
-use super::synth::{Draw, put};
+use super::synth::{Aim, Draw, put};
 
 /// The levels that a four-bit code of the `iq4` types stands for.
 pub const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -38,7 +38,7 @@ pub(super) fn decode_xs(block: &[u8], out: &mut [f32]) {
 }
 
 /// Mean square of the levels.
-const LEVEL_SQUARE: f32 = mean_square(&LEVELS);
+pub(super) const LEVEL_SQUARE: f32 = mean_square(&LEVELS);
 
 pub(super) const fn mean_square(levels: &[i8]) -> f32 {
     let mut sum = 0;
@@ -50,10 +50,10 @@ pub(super) const fn mean_square(levels: &[i8]) -> f32 {
     sum as f32 / levels.len() as f32
 }
 
-pub(super) fn synth_nl(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.signed_scale(rms, LEVEL_SQUARE));
+pub(super) fn synth_nl(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(aim));
 }
 
-pub(super) fn synth_xs(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.signed_scale(rms, LEVEL_SQUARE * 341.5)); // mean square of -32..32
+pub(super) fn synth_xs(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(aim));
 }

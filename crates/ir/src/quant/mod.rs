@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 pub mod activation;
 pub mod encode;
 pub mod grids;
+pub mod made;
 pub mod synth;
 
 mod bytes;
@@ -40,8 +41,8 @@ pub use iq4::LEVELS as IQ4_LEVELS;
 /// Decodes one block (a float type: any number of them). The caller has checked both lengths.
 type Decode = fn(&[u8], &mut [f32]);
 
-/// Turns a block of random bytes into a valid one. The caller has checked the length and the RMS.
-type Synth = fn(&synth::Draw, f32, &mut [u8]);
+/// Turns a block of random bytes into a valid one. The caller has checked the length.
+type Synth = fn(&synth::Draw, &synth::Aim, &mut [u8]);
 
 struct Row {
     name: &'static str,
@@ -51,11 +52,13 @@ struct Row {
     sub_block: usize,
     decode: Decode,
     synth: Synth,
+    /// Mean square of the values of random codes where the block scale is 1.
+    square: f32,
 }
 
 macro_rules! quant_types {
-    ({ $($ty:ident $name:literal $id:literal: $elems:literal x $bytes:literal / $sub:literal, $decode:path, $synth:path;)* }
-     apart { $($of:ident as $run:ident $run_name:literal $run_id:literal: $run_elems:literal x $run_bytes:literal, $run_decode:path, $run_synth:path;)* }) => {
+    ({ $($ty:ident $name:literal $id:literal: $elems:literal x $bytes:literal / $sub:literal, $decode:path, $synth:path, $square:expr;)* }
+     apart { $($of:ident as $run:ident $run_name:literal $run_id:literal: $run_elems:literal x $run_bytes:literal, $run_decode:path, $run_synth:path, $run_square:expr;)* }) => {
         /// A GGUF storage type that can hold a weight, the float formats included, ordered by ggml id; then the forms
         /// that keep sub-blocks of some of them apart, which no file has.
         ///
@@ -99,49 +102,56 @@ macro_rules! quant_types {
         }
 
         static TABLE: &[Row] = &[
-            $(Row { name: $name, id: $id, elems: $elems, bytes: $bytes, sub_block: $sub, decode: $decode, synth: $synth },)*
+            $(Row {
+                name: $name, id: $id, elems: $elems, bytes: $bytes,
+                sub_block: $sub, decode: $decode, synth: $synth, square: $square,
+            },)*
             $(Row {
                 name: $run_name, id: $run_id, elems: $run_elems, bytes: $run_bytes,
-                sub_block: $run_elems, decode: $run_decode, synth: $run_synth,
+                sub_block: $run_elems, decode: $run_decode, synth: $run_synth, square: $run_square,
             },)*
         ];
     };
 }
 
-// type name ggml-id: block elements x block bytes / sub-block, decoder, finisher of random blocks
+/// Mean squares of -128..128 and of -32..32.
+const BYTE: f32 = 5461.5;
+const SIX_BITS: f32 = 341.5;
+
+// type name ggml-id: block elements x block bytes / sub-block, decoder, finisher of random blocks, mean square
 quant_types! {{
-    F32     "f32"      0:   1 x   4 /   1, float::decode_f32, float::synth_f32;
-    F16     "f16"      1:   1 x   2 /   1, float::decode_f16, float::synth_f16;
-    Q4_0    "q4_0"     2:  32 x  18 /  32, q4_0::decode_q4_0, q4_0::synth_q4_0;
-    Q4_1    "q4_1"     3:  32 x  20 /  32, q4_0::decode_q4_1, q4_0::synth_q4_1;
-    Q5_0    "q5_0"     6:  32 x  22 /  32, q5_0::decode_q5_0, q5_0::synth_q5_0;
-    Q5_1    "q5_1"     7:  32 x  24 /  32, q5_0::decode_q5_1, q5_0::synth_q5_1;
-    Q8_0    "q8_0"     8:  32 x  34 /  32, q8_0::decode, q8_0::synth;
-    Q2_K    "q2_K"    10: 256 x  84 /  16, q2_k::decode, q2_k::synth;
-    Q3_K    "q3_K"    11: 256 x 110 /  16, q3_k::decode, q3_k::synth;
-    Q4_K    "q4_K"    12: 256 x 144 /  32, q4_k::decode, q4_k::synth;
-    Q5_K    "q5_K"    13: 256 x 176 /  32, q5_k::decode, q5_k::synth;
-    Q6_K    "q6_K"    14: 256 x 210 /  16, q6_k::decode, q6_k::synth;
-    IQ2_XXS "iq2_xxs" 16: 256 x  66 /  32, iq2::decode_xxs, iq2::synth_xxs;
-    IQ2_XS  "iq2_xs"  17: 256 x  74 /  16, iq2::decode_xs, iq2::synth_xs;
-    IQ3_XXS "iq3_xxs" 18: 256 x  98 /  32, iq3::decode_xxs, iq3::synth_xxs;
-    IQ1_S   "iq1_s"   19: 256 x  50 /  32, iq1::decode_s, iq1::synth_s;
-    IQ4_NL  "iq4_nl"  20:  32 x  18 /  32, iq4::decode_nl, iq4::synth_nl;
-    IQ3_S   "iq3_s"   21: 256 x 110 /  32, iq3::decode_s, iq3::synth_s;
-    IQ2_S   "iq2_s"   22: 256 x  82 /  16, iq2::decode_s, iq2::synth_s;
-    IQ4_XS  "iq4_xs"  23: 256 x 136 /  32, iq4::decode_xs, iq4::synth_xs;
-    IQ1_M   "iq1_m"   29: 256 x  56 /  16, iq1::decode_m, iq1::synth_m;
-    BF16    "bf16"    30:   1 x   2 /   1, float::decode_bf16, float::synth_bf16;
-    TQ1_0   "tq1_0"   34: 256 x  54 / 256, tq::decode_tq1_0, tq::synth_tq1_0;
-    TQ2_0   "tq2_0"   35: 256 x  66 / 256, tq::decode_tq2_0, tq::synth_tq2_0;
-    MXFP4   "mxfp4"   39:  32 x  17 /  32, fp4::decode_mxfp4, fp4::synth_mxfp4;
-    NVFP4   "nvfp4"   40:  64 x  36 /  16, fp4::decode_nvfp4, fp4::synth_nvfp4;
-    Q1_0    "q1_0"    41: 128 x  18 / 128, q1_0::decode_q1_0, q1_0::synth_q1_0;
-    Q2_0    "q2_0"    42:  64 x  18 /  64, q1_0::decode_q2_0, q1_0::synth_q2_0;
+    F32     "f32"      0:   1 x   4 /   1, float::decode_f32, float::synth_f32, 1.0;
+    F16     "f16"      1:   1 x   2 /   1, float::decode_f16, float::synth_f16, 1.0;
+    Q4_0    "q4_0"     2:  32 x  18 /  32, q4_0::decode_q4_0, q4_0::synth_q4_0, q4_0::VARIANCE + 0.25;
+    Q4_1    "q4_1"     3:  32 x  20 /  32, q4_0::decode_q4_1, q4_0::synth_q4_1, q4_0::VARIANCE;
+    Q5_0    "q5_0"     6:  32 x  22 /  32, q5_0::decode_q5_0, q5_0::synth_q5_0, q5_0::VARIANCE + 0.25;
+    Q5_1    "q5_1"     7:  32 x  24 /  32, q5_0::decode_q5_1, q5_0::synth_q5_1, q5_0::VARIANCE;
+    Q8_0    "q8_0"     8:  32 x  34 /  32, q8_0::decode, q8_0::synth, BYTE;
+    Q2_K    "q2_K"    10: 256 x  84 /  16, q2_k::decode, q2_k::synth, q2_k::MEAN_SQUARE;
+    Q3_K    "q3_K"    11: 256 x 110 /  16, q3_k::decode, q3_k::synth, SIX_BITS * 5.5;
+    Q4_K    "q4_K"    12: 256 x 144 /  32, q4_k::decode, q4_k::synth, q4_k::Q4_SQUARE;
+    Q5_K    "q5_K"    13: 256 x 176 /  32, q5_k::decode, q5_k::synth, q4_k::Q5_SQUARE;
+    Q6_K    "q6_K"    14: 256 x 210 /  16, q6_k::decode, q6_k::synth, BYTE * SIX_BITS;
+    IQ2_XXS "iq2_xxs" 16: 256 x  66 /  32, iq2::decode_xxs, iq2::synth_xxs, iq2::SQUARE_XXS;
+    IQ2_XS  "iq2_xs"  17: 256 x  74 /  16, iq2::decode_xs, iq2::synth_xs, iq2::SQUARE_XS;
+    IQ3_XXS "iq3_xxs" 18: 256 x  98 /  32, iq3::decode_xxs, iq3::synth_xxs, iq3::SQUARE_XXS;
+    IQ1_S   "iq1_s"   19: 256 x  50 /  32, iq1::decode_s, iq1::synth_s, iq1::MEAN_SQUARE;
+    IQ4_NL  "iq4_nl"  20:  32 x  18 /  32, iq4::decode_nl, iq4::synth_nl, iq4::LEVEL_SQUARE;
+    IQ3_S   "iq3_s"   21: 256 x 110 /  32, iq3::decode_s, iq3::synth_s, iq3::SQUARE_S;
+    IQ2_S   "iq2_s"   22: 256 x  82 /  16, iq2::decode_s, iq2::synth_s, iq2::SQUARE_S;
+    IQ4_XS  "iq4_xs"  23: 256 x 136 /  32, iq4::decode_xs, iq4::synth_xs, iq4::LEVEL_SQUARE * SIX_BITS;
+    IQ1_M   "iq1_m"   29: 256 x  56 /  16, iq1::decode_m, iq1::synth_m, iq1::MEAN_SQUARE;
+    BF16    "bf16"    30:   1 x   2 /   1, float::decode_bf16, float::synth_bf16, 1.0;
+    TQ1_0   "tq1_0"   34: 256 x  54 / 256, tq::decode_tq1_0, tq::synth_tq1_0, 2.0 / 3.0;
+    TQ2_0   "tq2_0"   35: 256 x  66 / 256, tq::decode_tq2_0, tq::synth_tq2_0, 0.5;
+    MXFP4   "mxfp4"   39:  32 x  17 /  32, fp4::decode_mxfp4, fp4::synth_mxfp4, fp4::LEVEL_SQUARE;
+    NVFP4   "nvfp4"   40:  64 x  36 /  16, fp4::decode_nvfp4, fp4::synth_nvfp4, fp4::LEVEL_SQUARE;
+    Q1_0    "q1_0"    41: 128 x  18 / 128, q1_0::decode_q1_0, q1_0::synth_q1_0, 1.0;
+    Q2_0    "q2_0"    42:  64 x  18 /  64, q1_0::decode_q2_0, q1_0::synth_q2_0, 1.5;
 } apart {
-    Q4_K as Q4_K_SUB "q4_K_sub" 12: 32 x 22, sub::decode_q4_k, sub::synth_q4_k;
-    Q5_K as Q5_K_SUB "q5_K_sub" 13: 32 x 26, sub::decode_q5_k, sub::synth_q5_k;
-    Q6_K as Q6_K_SUB "q6_K_sub" 14: 32 x 28, sub::decode_q6_k, sub::synth_q6_k;
+    Q4_K as Q4_K_SUB "q4_K_sub" 12: 32 x 22, sub::decode_q4_k, sub::synth_q4_k, q4_k::Q4_SQUARE;
+    Q5_K as Q5_K_SUB "q5_K_sub" 13: 32 x 26, sub::decode_q5_k, sub::synth_q5_k, q4_k::Q5_SQUARE;
+    Q6_K as Q6_K_SUB "q6_K_sub" 14: 32 x 28, sub::decode_q6_k, sub::synth_q6_k, BYTE * SIX_BITS;
 }}
 
 /// Types that a container may hold but a weight may not: (ggml id, name, bytes of one element).

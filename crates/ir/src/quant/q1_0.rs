@@ -8,7 +8,7 @@
 //! `y = (+-)d` and `y = d * (q - 1)`.
 
 use super::bytes::{bit, f16_at};
-use super::synth::{Draw, put};
+use super::synth::{Aim, Draw, put};
 
 pub(super) fn decode_q1_0(block: &[u8], out: &mut [f32]) {
     let d = f16_at(block, 0);
@@ -24,10 +24,10 @@ pub(super) fn decode_q2_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(super) fn synth_q1_0(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.signed_scale(rms, 1.0));
+pub(super) fn synth_q1_0(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(aim));
 }
 
-pub(super) fn synth_q2_0(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.signed_scale(rms, 1.5)); // mean square of -1..3
+pub(super) fn synth_q2_0(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(aim));
 }

@@ -10,7 +10,7 @@
 //! `y = d * scale * q - dmin * minimum`.
 
 use super::bytes::{f16_at, plane};
-use super::synth::{Draw, put, times};
+use super::synth::{Aim, Draw, put, times};
 
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let (d, dmin) = (f16_at(block, 80), f16_at(block, 82));
@@ -24,15 +24,15 @@ pub(super) fn decode(block: &[u8], out: &mut [f32]) {
 }
 
 /// Mean square of the values at d = 1, dmin = 1.5: scale^2 * variance(0..4) + 1.5^2 * (scale - minimum)^2.
-const MEAN_SQUARE: f32 = 77.5 * 1.25 + 2.25 * 0.5;
+pub(super) const MEAN_SQUARE: f32 = 77.5 * 1.25 + 2.25 * 0.5;
 
-pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
+pub(super) fn synth(draw: &Draw, aim: &Aim, block: &mut [u8]) {
     for run in &mut block[..16] {
         // The minimum follows the scale but for one bit, so that each run has a mean near 0.
         let scale = *run & 15;
         *run = scale | (scale ^ *run >> 4 & 1) << 4;
     }
-    let d = draw.scale(rms, MEAN_SQUARE);
+    let d = draw.scale(aim);
     put(block, 80, d);
     put(block, 82, times(d, 1.5));
 }

@@ -10,7 +10,7 @@
 //! `y = d * (scale - 32) * (q - 4)`.
 
 use super::bytes::{f16_at, plane};
-use super::synth::{Draw, put};
+use super::synth::{Aim, Draw, put};
 
 /// The scale of run `j` (0..16) from the 12 packed bytes, in -32..32.
 pub(super) fn scale(packed: &[u8], j: usize) -> i8 {
@@ -32,6 +32,6 @@ pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 108, draw.scale(rms, 341.5 * 5.5)); // mean squares of -32..32 and -4..4
+pub(super) fn synth(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 108, draw.scale(aim));
 }

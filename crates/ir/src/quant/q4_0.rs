@@ -9,7 +9,7 @@
 //! `y = d * (q - 8)` and `y = d * q + m`.
 
 use super::bytes::{f16_at, n32};
-use super::synth::{Draw, put, times};
+use super::synth::{Aim, Draw, put, times};
 
 pub(super) fn decode_q4_0(block: &[u8], out: &mut [f32]) {
     let d = f16_at(block, 0);
@@ -27,14 +27,14 @@ pub(super) fn decode_q4_1(block: &[u8], out: &mut [f32]) {
 
 /// Mean and variance of 0..16.
 const MEAN: f32 = 7.5;
-const VARIANCE: f32 = 21.25;
+pub(super) const VARIANCE: f32 = 21.25;
 
-pub(super) fn synth_q4_0(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.signed_scale(rms, VARIANCE + 0.25));
+pub(super) fn synth_q4_0(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(aim));
 }
 
-pub(super) fn synth_q4_1(draw: &Draw, rms: f32, block: &mut [u8]) {
-    let d = draw.signed_scale(rms, VARIANCE);
+pub(super) fn synth_q4_1(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    let d = draw.signed_scale(aim);
     put(block, 0, d);
     put(block, 2, times(d, -MEAN));
 }

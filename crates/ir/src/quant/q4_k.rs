@@ -12,7 +12,7 @@
 //! nibble) of runs 4..8, whose upper two bits sit on top of bytes 0..4 and 4..8.
 
 use super::bytes::f16_at;
-use super::synth::{Draw, put, times};
+use super::synth::{Aim, Draw, put, times};
 
 /// Scale and minimum of run `j` (0..8) from the 12 packed bytes.
 pub(super) fn scale_min(packed: &[u8], j: usize) -> (u8, u8) {
@@ -53,12 +53,16 @@ pub(super) fn synth_scale_mins(packed: &mut [u8]) {
 }
 
 /// Mean square of 0..64, and of the distance between such a number and itself with two random bits flipped.
-pub(super) const SCALE_SQUARE: f32 = 1333.5;
-pub(super) const FLIP_SQUARE: f32 = 2.5;
+const SCALE_SQUARE: f32 = 1333.5;
+const FLIP_SQUARE: f32 = 2.5;
 
-pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
+/// Mean squares of values: of the codes times that of scales, and what minima that do not quite follow leave.
+pub(super) const Q4_SQUARE: f32 = SCALE_SQUARE * 21.25 + 7.5 * 7.5 * FLIP_SQUARE;
+pub(super) const Q5_SQUARE: f32 = SCALE_SQUARE * 85.25 + 15.5 * 15.5 * FLIP_SQUARE;
+
+pub(super) fn synth(draw: &Draw, aim: &Aim, block: &mut [u8]) {
     synth_scale_mins(&mut block[4..16]);
-    let d = draw.scale(rms, SCALE_SQUARE * 21.25 + 7.5 * 7.5 * FLIP_SQUARE);
+    let d = draw.scale(aim);
     put(block, 0, d);
     put(block, 2, times(d, 7.5));
 }

@@ -10,7 +10,7 @@
 //! `y = d * (q - 16)` and `y = d * q + m`.
 
 use super::bytes::{bit, f16_at, n32};
-use super::synth::{Draw, put, times};
+use super::synth::{Aim, Draw, put, times};
 
 fn code(high: &[u8], low: &[u8], i: usize) -> f32 {
     f32::from(n32(low, i) | bit(high, i) << 4)
@@ -32,14 +32,14 @@ pub(super) fn decode_q5_1(block: &[u8], out: &mut [f32]) {
 
 /// Mean and variance of 0..32.
 const MEAN: f32 = 15.5;
-const VARIANCE: f32 = 85.25;
+pub(super) const VARIANCE: f32 = 85.25;
 
-pub(super) fn synth_q5_0(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.signed_scale(rms, VARIANCE + 0.25));
+pub(super) fn synth_q5_0(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(aim));
 }
 
-pub(super) fn synth_q5_1(draw: &Draw, rms: f32, block: &mut [u8]) {
-    let d = draw.signed_scale(rms, VARIANCE);
+pub(super) fn synth_q5_1(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    let d = draw.signed_scale(aim);
     put(block, 0, d);
     put(block, 2, times(d, -MEAN));
 }

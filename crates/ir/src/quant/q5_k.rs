@@ -11,8 +11,8 @@
 //! `y = d * scale * q - dmin * minimum`.
 
 use super::bytes::f16_at;
-use super::q4_k::{FLIP_SQUARE, SCALE_SQUARE, scale_min, synth_scale_mins};
-use super::synth::{Draw, put, times};
+use super::q4_k::{scale_min, synth_scale_mins};
+use super::synth::{Aim, Draw, put, times};
 
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
@@ -27,9 +27,9 @@ pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
+pub(super) fn synth(draw: &Draw, aim: &Aim, block: &mut [u8]) {
     synth_scale_mins(&mut block[4..16]);
-    let d = draw.scale(rms, SCALE_SQUARE * 85.25 + 15.5 * 15.5 * FLIP_SQUARE);
+    let d = draw.scale(aim);
     put(block, 0, d);
     put(block, 2, times(d, 15.5));
 }

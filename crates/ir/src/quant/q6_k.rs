@@ -10,7 +10,7 @@
 //! `y = d * scale * (q - 32)`.
 
 use super::bytes::{f16_at, plane};
-use super::synth::{Draw, put};
+use super::synth::{Aim, Draw, put};
 
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let d = f16_at(block, 208);
@@ -25,6 +25,6 @@ pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 208, draw.scale(rms, 5461.5 * 341.5)); // mean squares of -128..128 and -32..32
+pub(super) fn synth(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 208, draw.scale(aim));
 }

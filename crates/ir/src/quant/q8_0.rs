@@ -8,7 +8,7 @@
 //! `y = d * q`.
 
 use super::bytes::f16_at;
-use super::synth::{Draw, put};
+use super::synth::{Aim, Draw, put};
 
 pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     let d = f16_at(block, 0);
@@ -17,6 +17,6 @@ pub(super) fn decode(block: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(super) fn synth(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 0, draw.signed_scale(rms, 5461.5)); // mean square of -128..128
+pub(super) fn synth(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 0, draw.signed_scale(aim));
 }

@@ -16,8 +16,8 @@
 
 use super::QuantType;
 use super::bytes::{bit, f16_at, n32, plane};
-use super::q4_k::{FLIP_SQUARE, SCALE_SQUARE, scale_min};
-use super::synth::{Draw, put, times};
+use super::q4_k::scale_min;
+use super::synth::{Aim, Draw, put, times};
 
 /// Elements of a run.
 pub(super) const RUN: usize = 32;
@@ -87,22 +87,22 @@ pub(super) fn decode_q6_k(run: &[u8], out: &mut [f32]) {
 }
 
 /// Scale and minimum as a block's packed ones would be.
-fn synth_scale_min(draw: &Draw, rms: f32, run: &mut [u8], code_square: f32, code_mean: f32) {
+fn synth_scale_min(draw: &Draw, aim: &Aim, run: &mut [u8], code_mean: f32) {
     run[4] &= 63;
     run[5] = run[4] ^ run[5] & 3;
-    let d = draw.scale(rms, SCALE_SQUARE * code_square + code_mean * code_mean * FLIP_SQUARE);
+    let d = draw.scale(aim);
     put(run, 0, d);
     put(run, 2, times(d, code_mean));
 }
 
-pub(super) fn synth_q4_k(draw: &Draw, rms: f32, run: &mut [u8]) {
-    synth_scale_min(draw, rms, run, 21.25, 7.5);
+pub(super) fn synth_q4_k(draw: &Draw, aim: &Aim, run: &mut [u8]) {
+    synth_scale_min(draw, aim, run, 7.5);
 }
 
-pub(super) fn synth_q5_k(draw: &Draw, rms: f32, run: &mut [u8]) {
-    synth_scale_min(draw, rms, run, 85.25, 15.5);
+pub(super) fn synth_q5_k(draw: &Draw, aim: &Aim, run: &mut [u8]) {
+    synth_scale_min(draw, aim, run, 15.5);
 }
 
-pub(super) fn synth_q6_k(draw: &Draw, rms: f32, run: &mut [u8]) {
-    put(run, 0, draw.scale(rms, 5461.5 * 341.5));
+pub(super) fn synth_q6_k(draw: &Draw, aim: &Aim, run: &mut [u8]) {
+    put(run, 0, draw.scale(aim));
 }

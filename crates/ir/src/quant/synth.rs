@@ -14,7 +14,8 @@
 //!
 //! Words 0, 1, .. fill the block, each as 8 little-endian bytes (the last one cut). Then the type overwrites its scales
 //! with the help of word [`SCALE`], so that codes which are uniform give values with mean near 0 and the wished RMS.
-//! `mix` is the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+//! `mix` is the finaliser of SplitMix64 (Steele, Lea, Flood 2014). What a type needs of the wished RMS is [`Aim`], made
+//! once a tensor; device code takes it and never divides.
 
 use half::f16;
 
@@ -32,6 +33,72 @@ fn mix(mut z: u64) -> u64 {
     z ^ z >> 31
 }
 
+/// What the values of a tensor are made of.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Fill {
+    /// Of the whole model.
+    pub seed: u64,
+    /// The tensor's number, see [`tensor_number`].
+    pub tensor: u64,
+    /// Mean of the values; of quantised types always near 0.
+    pub mean: f32,
+    /// RMS of their distance from the mean.
+    pub rms: f32,
+}
+
+/// What blocks of a type are finished with.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Aim {
+    /// The block scale in the mean; of float types the RMS.
+    pub target: f32,
+    /// Of float types what is added.
+    pub mean: f32,
+    /// Of types whose scales have few values, the lower code, and how often the next one is taken.
+    pub low: u32,
+    /// See [`Aim::low`].
+    pub share: f32,
+}
+
+/// The number of a tensor by its name: FNV-1a in 64 bits.
+pub fn tensor_number(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+impl Fill {
+    /// The key of the tensor, which blocks' keys are made from.
+    pub fn key(&self) -> u64 {
+        mix(mix(self.seed.wrapping_add(G)) ^ self.tensor)
+    }
+
+    /// What blocks of type `ty` are finished with.
+    pub fn aim(&self, ty: QuantType) -> Aim {
+        let target = self.rms / ty.row().square.sqrt();
+        let (low, share) = match ty {
+            QuantType::MXFP4 => super::fp4::step_mxfp4(target),
+            QuantType::NVFP4 => super::fp4::step_nvfp4(target),
+            _ => (0, 0.0),
+        };
+        Aim { target, mean: self.mean, low, share }
+    }
+
+    /// Makes a run of whole blocks, of which `first` is the number of the first.
+    ///
+    /// # Panics
+    /// If `out` is not a whole number of blocks or `rms` is negative or not finite.
+    pub fn blocks(&self, ty: QuantType, first: u64, out: &mut [u8]) {
+        assert_eq!(out.len() % ty.block_bytes(), 0, "whole blocks of {ty}");
+        assert!(self.rms >= 0.0 && self.rms.is_finite(), "an RMS, not {}", self.rms);
+        let (key, aim, finish) = (self.key(), self.aim(ty), ty.row().synth);
+        for (i, block) in out.chunks_exact_mut(ty.block_bytes()).enumerate() {
+            let draw = Draw { key: mix(key ^ (first + i as u64)) };
+            for (w, bytes) in block.chunks_mut(8).enumerate() {
+                bytes.copy_from_slice(&draw.word(w as u64).to_le_bytes()[..bytes.len()]);
+            }
+            finish(&draw, &aim, block);
+        }
+    }
+}
+
 /// The random words of one block.
 pub(super) struct Draw {
     key: u64,
@@ -47,28 +114,27 @@ impl Draw {
         0.75 + (self.word(SCALE) & 127) as f32 / 256.0
     }
 
-    /// A positive block scale near `rms / sqrt(mean_square)`, as stored.
-    ///
-    /// `mean_square` is that of the decoded values when the scale is 1. A scale beyond f16 becomes its largest value.
-    pub(super) fn scale(&self, rms: f32, mean_square: f32) -> f16 {
-        f16::from_f32((rms / mean_square.sqrt() * self.jitter()).min(f16::MAX.to_f32()))
+    /// A positive block scale near the target, as stored. A scale beyond f16 becomes its largest value.
+    pub(super) fn scale(&self, aim: &Aim) -> f16 {
+        f16::from_f32((aim.target * self.jitter()).min(f16::MAX.to_f32()))
     }
 
     /// As [`Self::scale`], of either sign: for types whose codes have a mean beside 0, which so cancels over blocks.
-    pub(super) fn signed_scale(&self, rms: f32, mean_square: f32) -> f16 {
-        let d = self.scale(rms, mean_square);
+    pub(super) fn signed_scale(&self, aim: &Aim) -> f16 {
+        let d = self.scale(aim);
         if self.word(SCALE) >> 7 & 1 == 1 { -d } else { d }
     }
 
-    /// True with probability `p`, from 24 bits; `which` (0 or more) tells several choices of a block apart.
-    pub(super) fn chance(&self, p: f32, which: u64) -> bool {
-        ((self.word(SCALE + 1 + which) >> 40) as f32) < p * 16_777_216.0
+    /// The lower code or the next, decided by 24 bits; `which` (0 or more) tells several scales of a block apart.
+    pub(super) fn code(&self, aim: &Aim, which: u64) -> u8 {
+        let next = ((self.word(SCALE + 1 + which) >> 40) as f32) < aim.share * 16_777_216.0;
+        aim.low as u8 + u8::from(next)
     }
 
-    /// A value of mean 0 and RMS 1, uniform.
-    pub(super) fn unit(&self) -> f32 {
+    /// A uniform value with the wished RMS about the mean.
+    pub(super) fn value(&self, aim: &Aim) -> f32 {
         let centred = (self.word(0) >> 40) as f32 - 8_388_607.5;
-        centred / 8_388_608.0 * 3f32.sqrt()
+        centred / 8_388_608.0 * 3f32.sqrt() * aim.target + aim.mean
     }
 }
 
@@ -98,17 +164,7 @@ pub fn synth_block(ty: QuantType, seed: u64, tensor: u64, block: u64, rms: f32, 
 /// # Panics
 /// If `out` is not a whole number of blocks or `rms` is negative or not finite.
 pub fn synth_blocks(ty: QuantType, seed: u64, tensor: u64, first: u64, rms: f32, out: &mut [u8]) {
-    assert_eq!(out.len() % ty.block_bytes(), 0, "whole blocks of {ty}");
-    assert!(rms >= 0.0 && rms.is_finite(), "an RMS, not {rms}");
-    let tensor_key = mix(mix(seed.wrapping_add(G)) ^ tensor);
-    let finish = ty.row().synth;
-    for (i, block) in out.chunks_exact_mut(ty.block_bytes()).enumerate() {
-        let draw = Draw { key: mix(tensor_key ^ (first + i as u64)) };
-        for (w, bytes) in block.chunks_mut(8).enumerate() {
-            bytes.copy_from_slice(&draw.word(w as u64).to_le_bytes()[..bytes.len()]);
-        }
-        finish(&draw, rms, block);
-    }
+    Fill { seed, tensor, mean: 0.0, rms }.blocks(ty, first, out);
 }
 
 #[cfg(test)]
@@ -147,6 +203,19 @@ mod tests {
                 assert!(out.iter().all(|y| y.is_finite()), "{ty} {rms}");
                 assert!(!wide || out.iter().any(|y| y.abs() == 65504.0), "{ty} saturates");
             }
+        }
+    }
+
+    #[test]
+    fn floats_have_the_wished_mean() {
+        let fill = Fill { seed: 3, tensor: tensor_number("blk.0.attn_norm.weight"), mean: 1.0, rms: 0.1 };
+        for ty in [QuantType::F32, QuantType::F16, QuantType::BF16] {
+            let (mut bytes, mut out) = (vec![0; 4096 * ty.block_bytes()], vec![0.0; 4096]);
+            fill.blocks(ty, 0, &mut bytes);
+            ty.decode(&bytes, &mut out);
+            let mean = out.iter().sum::<f32>() / 4096.0;
+            let rms = (out.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 4096.0).sqrt();
+            assert!((mean - 1.0).abs() < 0.01 && (rms - 0.1).abs() < 0.01, "{ty}: {mean} and {rms}");
         }
     }
 

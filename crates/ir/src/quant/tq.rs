@@ -11,7 +11,7 @@
 //! all bytes of a part comes before digit `n + 1`, so a byte's elements lie far apart and the type is not cut.
 
 use super::bytes::{f16_at, plane};
-use super::synth::{Draw, put};
+use super::synth::{Aim, Draw, put};
 
 /// Digit `n` of the fraction `byte / 256` in base 3.
 fn digit(byte: u8, n: u32) -> u8 {
@@ -47,14 +47,14 @@ pub(super) fn decode_tq2_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
-pub(super) fn synth_tq1_0(draw: &Draw, rms: f32, block: &mut [u8]) {
-    put(block, 52, draw.signed_scale(rms, 2.0 / 3.0));
+pub(super) fn synth_tq1_0(draw: &Draw, aim: &Aim, block: &mut [u8]) {
+    put(block, 52, draw.signed_scale(aim));
 }
 
-pub(super) fn synth_tq2_0(draw: &Draw, rms: f32, block: &mut [u8]) {
+pub(super) fn synth_tq2_0(draw: &Draw, aim: &Aim, block: &mut [u8]) {
     for byte in &mut block[..64] {
         // The code 3 is not used: it becomes 1, so half of the values are 0.
         *byte ^= (*byte & *byte >> 1 & 0x55) << 1;
     }
-    put(block, 64, draw.signed_scale(rms, 0.5));
+    put(block, 64, draw.signed_scale(aim));
 }

@@ -9,7 +9,7 @@ use glmc_ir::plan::{Mem, Phase, Plan};
 use glmc_ir::ty::{Elem, SymValues};
 
 use super::place::{Places, StepLayout};
-use super::{Context, CudaError, Function, Graph, Launch, Readback, Ring, Stream, upload};
+use super::{Context, CudaError, Function, Graph, Launch, Readback, Ring, Stream, WeightSource, upload};
 use crate::device::{Device, Observer};
 use crate::error::RuntimeError;
 use crate::load::Weights;
@@ -60,14 +60,14 @@ pub struct CudaOptions {
 #[derive(Debug)]
 pub struct CudaDevice {
     // Dropped in this order: graphs before the kernels that they hold, memory last.
-    phases: Vec<PhaseRun>,
+    pub(super) phases: Vec<PhaseRun>,
     ring: Ring,
     readback: Readback,
     pub(super) kernels: Vec<Kernel>,
     pub(super) launches: Launches,
     pub(super) places: Places,
     pub(super) stream: Stream,
-    options: CudaOptions,
+    pub(super) options: CudaOptions,
     pub(super) poison: bool,
     /// The result that was read back last.
     result: Vec<f32>,
@@ -75,9 +75,9 @@ pub struct CudaDevice {
 }
 
 #[derive(Debug)]
-struct PhaseRun {
-    layout: StepLayout,
-    graphs: Vec<Graph>,
+pub(super) struct PhaseRun {
+    pub(super) layout: StepLayout,
+    pub(super) graphs: Vec<Graph>,
 }
 
 impl CudaDevice {
@@ -89,14 +89,14 @@ impl CudaDevice {
     pub fn new(
         context: &Context,
         plan: &Plan,
-        weights: &[Weights],
+        weights: WeightSource<'_>,
         launches: Launches,
         kernels: Vec<Kernel>,
         options: CudaOptions,
         progress: &dyn Fn(u64, u64),
     ) -> Result<CudaDevice, RuntimeError> {
         let failed = |source| RuntimeError::Cuda { step: "load".into(), source };
-        check(plan, &launches, &kernels, weights.len()).map_err(failed)?;
+        check(plan, &launches, &kernels, weights.ranks()).map_err(failed)?;
         let layouts: Vec<StepLayout> = launches
             .phases
             .iter()
@@ -106,7 +106,7 @@ impl CudaDevice {
         let staging = upload::staging(&launches);
         let mut places = Places::new(context, plan, &launches, steps, staging).map_err(failed)?;
         let stream = Stream::new(context).map_err(failed)?;
-        upload::upload(&stream, plan, &launches, &kernels, weights, &mut places, progress).map_err(failed)?;
+        upload::upload(&stream, plan, &launches, &kernels, &weights, &mut places, progress).map_err(failed)?;
         let largest = plan.phases.iter().map(result_bytes).max().unwrap_or(0);
         let ring = Ring::new(context, 2, usize::try_from(steps).unwrap_or(usize::MAX)).map_err(failed)?;
         let readback = Readback::new(context, usize::try_from(largest).unwrap_or(usize::MAX)).map_err(failed)?;

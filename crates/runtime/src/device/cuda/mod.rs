@@ -13,6 +13,7 @@ mod launch;
 mod memory;
 mod pinned;
 mod place;
+mod timing;
 mod upload;
 
 pub use error::CudaError;
@@ -21,6 +22,8 @@ pub use find::{Nccl, nccl};
 pub use launch::{Event, Function, Graph, Launch, Module, Stream};
 pub use memory::Memory;
 pub use pinned::{Readback, Ring};
+pub use timing::{CallTime, Span};
+pub use upload::WeightSource;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

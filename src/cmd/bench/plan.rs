@@ -1,0 +1,186 @@
+//! A plan measured: what is to be run, where, and what it is held against.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use glmc_frontend_gguf::open;
+use glmc_frontend_gguf::write::synth::fill;
+use glmc_ir::plan::{PhaseKind, Plan};
+use glmc_ir::quant::synth::Fill;
+use glmc_passes::cost::{self, PhaseCost, StepCost, TokenBytes};
+use glmc_passes::fit::Need;
+use glmc_passes::target::Target;
+use glmc_runtime::load::read_runnable;
+
+use super::super::device::Where;
+use super::super::{cached, figures};
+use super::measured::Measured;
+use super::report;
+use super::session::{STEPS, WARM};
+use super::{cpu, cuda, short, trace};
+use crate::cli::{BenchArgs, SizeArgs};
+use crate::error::CliError;
+use crate::output::{Place, TRACE};
+
+/// Positions that a decoded token sees unless told otherwise.
+const CTX: u64 = 1024;
+
+/// What is measured.
+pub(super) struct Job {
+    pub(super) dir: PathBuf,
+    pub(super) plan: Plan,
+    pub(super) target: Target,
+    /// Positions that the first timed token sees.
+    pub(super) ctx: u64,
+    pub(super) batch: u64,
+    pub(super) prompt: u64,
+    /// The rank that runs alone.
+    pub(super) rank: Option<usize>,
+    /// How the weights are made, if they are.
+    pub(super) fills: Option<Vec<Fill>>,
+    /// The phase that decodes, and that of a prompt's last chunk.
+    pub(super) phase: usize,
+    pub(super) prefill: usize,
+}
+
+/// What a plan says of its steps.
+pub(super) struct Predicted {
+    /// Of each step of the phase, on the rank that is measured.
+    pub(super) steps: Vec<StepCost>,
+    pub(super) phase: PhaseCost,
+    pub(super) bytes: TokenBytes,
+    pub(super) need: Need,
+}
+
+impl Job {
+    /// Positions that a sequence takes: those before the first token, then all steps.
+    fn positions(ctx: u64) -> u64 {
+        ctx.saturating_add(WARM + 2 * STEPS)
+    }
+
+    /// The rank whose part is looked at.
+    pub(super) fn rank(&self) -> usize {
+        self.rank.unwrap_or(0)
+    }
+
+    /// What the plan says of a decode step.
+    pub(super) fn predicted(&self) -> Result<Predicted, CliError> {
+        self.predicted_at(self.phase, self.ctx)
+    }
+
+    fn of(args: &BenchArgs, dir: PathBuf) -> Result<Job, CliError> {
+        let at = |e: CliError| e.at(&dir);
+        let plan = read_runnable(&dir).map_err(|e| at(e.into()))?;
+        let target = figures::target_of(&dir, &plan)?;
+        let l = &plan.limits;
+        let usage = |m: String| CliError::usage("arguments", m).at(&dir);
+        let room = (l.cache_rows / args.batch).min(l.ctx).saturating_sub(Self::positions(0));
+        let ctx = args.ctx.unwrap_or(CTX.min(room));
+        if ctx > room || ctx == 0 {
+            return Err(usage(format!(
+                "context {ctx} and {} steps of {} sequences do not fit: the plan has a context of {} and {} cache rows; \
+                 compile with a larger --ctx or --cache",
+                Self::positions(0),
+                args.batch,
+                l.ctx,
+                l.cache_rows
+            )));
+        }
+        let prompt = args.prompt.unwrap_or(l.chunk.min(l.ctx).min(l.cache_rows));
+        if prompt > l.ctx.min(l.cache_rows) {
+            return Err(usage(format!("a prompt of {prompt} tokens does not fit into a context of {}", l.ctx)));
+        }
+        if let Some(r) = args.rank.filter(|r| *r >= plan.target.ranks as usize) {
+            return Err(usage(format!("there is no rank {r}: the plan has {}", plan.target.ranks)));
+        }
+        let phase = plan.phase_for(PhaseKind::Decode, args.batch, Self::positions(ctx));
+        let phase =
+            phase.ok_or_else(|| usage(format!("the plan does not decode {} sequences together", args.batch)))?;
+        let last = prompt - (prompt - 1) / l.chunk.max(1) * l.chunk;
+        let prefill = plan.phase_for(PhaseKind::Prefill, last, prompt);
+        let prefill = prefill.ok_or_else(|| usage(format!("the plan does not read prompts of {prompt} tokens")))?;
+        let fills = args.synthetic.then(|| fills(&plan, args.seed)).transpose()?;
+        Ok(Job { plan, target, ctx, batch: args.batch, prompt, rank: args.rank, fills, phase, prefill, dir })
+    }
+
+    /// What the plan says of a step of `phase` that sees `ctx` positions.
+    fn predicted_at(&self, phase: usize, ctx: u64) -> Result<Predicted, CliError> {
+        let bug = |d: glmc_ir::diag::Diagnostic| CliError::internal(d.to_string());
+        let (plan, target) = (&self.plan, &self.target);
+        let phase = &plan.phases[phase];
+        let missing = || CliError::internal("a plan without ranks");
+        let costs = cost::phase_costs(plan, phase, target, ctx).map_err(bug)?;
+        let steps = cost::step_costs(plan, phase, target, ctx, self.rank()).map_err(bug)?;
+        let need = figures::needs(plan, target)?;
+        Ok(Predicted {
+            steps,
+            phase: costs.into_iter().nth(self.rank()).ok_or_else(missing)?,
+            bytes: cost::bytes_per_token(plan, target, ctx).map_err(bug)?,
+            need: need.into_iter().nth(self.rank()).ok_or_else(missing)?,
+        })
+    }
+}
+
+/// How each weight's values are made; shapes come from the header of the model's file.
+fn fills(plan: &Plan, seed: u64) -> Result<Vec<Fill>, CliError> {
+    let path = plan.files.first().map(|f| Path::new(&f.path));
+    let path = path.ok_or_else(|| CliError::internal("a plan without files"))?;
+    let set = open(path)?;
+    let one = |recipe: &glmc_ir::plan::Recipe| {
+        let found = set.tensor(&recipe.tensor).map(|(_, info)| info);
+        let same = found.filter(|i| i.bytes == recipe.span.bytes && i.type_id == ggml_id(recipe));
+        let info = same.ok_or_else(|| {
+            let m = format!("has no tensor {} as the plan knows it; compile the model again", recipe.tensor);
+            CliError::usage("weights-changed", m).class("plan").of(path)
+        })?;
+        Ok(fill(seed, &recipe.tensor, info.shape.last().copied().unwrap_or(1)))
+    };
+    plan.weights.values().map(one).collect()
+}
+
+fn ggml_id(recipe: &glmc_ir::plan::Recipe) -> u32 {
+    recipe.ty.elem.in_file().storage().map_or(u32::MAX, |q| q.ggml_id())
+}
+
+pub(super) fn run(args: &BenchArgs) -> Result<(), CliError> {
+    let path = args.plan.as_ref().ok_or_else(|| CliError::usage("arguments", "give a plan or a GGUF file"))?;
+    let out = args.trace.as_deref().map(|p| Place::check(TRACE, p)).transpose()?;
+    let sizes = sizes(args);
+    // Removed at the end.
+    let short = args.layers.map(|n| short::plan(path, &sizes, n)).transpose()?;
+    let dir = match &short {
+        Some(folder) => folder.path().join(short::PLAN),
+        None => cached::plan_at(path, &sizes)?,
+    };
+    let job = Job::of(args, dir)?;
+    let place = args.device.unwrap_or(if job.plan.target.arch == "cpu" { Where::Cpu } else { Where::Cuda(0) });
+    let measured: Measured = match place {
+        Where::Cpu => cpu::measure(&job, args),
+        Where::Cuda(n) => cuda::measure(&job, args, n),
+    }
+    .map_err(|e| e.at(&job.dir))?;
+    let predicted = job.predicted()?;
+    if let Some(out) = out {
+        let text = trace::events(&job, &predicted, &measured).to_string();
+        out.write(text.len() as u64, |f| f.write_all(text.as_bytes()))?;
+    }
+    let prefill = job.predicted_at(job.prefill, job.prompt)?;
+    report::show(&job, args, &predicted, &prefill, &measured)
+}
+
+/// What a GGUF file is compiled for.
+fn sizes(args: &BenchArgs) -> SizeArgs {
+    let is_model = args.plan.as_ref().is_some_and(|p| p.is_file()) || args.target.is_some();
+    if !is_model {
+        return SizeArgs::default();
+    }
+    let positions = Job::positions(args.ctx.unwrap_or(CTX));
+    let ctx = positions.max(args.prompt.unwrap_or(0));
+    SizeArgs {
+        target: args.target.clone(),
+        ctx: Some(ctx),
+        max_batch: Some(args.batch),
+        cache: Some(ctx.max(positions.saturating_mul(args.batch))),
+        ..SizeArgs::default()
+    }
+}
