@@ -1,6 +1,7 @@
 // Softmax attention, a block a token, HEADS heads and one part of the keys. A warp scores a key (lanes over its width,
 // one load for all heads), the block updates the running maximum, sum and output (threads over the width of the
-// values). Parts leave (maximum, sum, output) in scratch; the last block to arrive merges them in order.
+// values). Parts leave (maximum, sum, output) in scratch; a second launch merges them in order. STAGED: rows of ROW floats
+// of one pool hold keys and values, and a tile of them is copied to shared memory at once.
 // Config: PARTS of the context, HEADS (of a block), GROUPS (of heads), ALL_HEADS, QWIDTH (all parts), DV, COLUMNS,
 // TILE, SCALE, LIST (most selected positions; 0: no selection), WORDS (of the position bitmap), tokens(args),
 // keys(args), sequences(args), load_q(args, t, h, d), score functor `dot(args, q, row, h, sum)`, value(args, row, h,
@@ -30,28 +31,119 @@ GLMC_DEVICE u32 visible_list(const typename C::Arguments& args, u32 t, u32 seen,
   return count;
 }
 
-// `none` is what a token without keys gets.
+// What a token sees: how many positions, and whether its sequence and length are possible.
 template <class C>
-GLMC_DEVICE void merge_parts(const typename C::Arguments& args, u32 t, u32 group, const f32* all, u32 count, f32 none) {
-  constexpr u32 STEP = C::HEADS * (C::DV + 2);
-  for (u32 h = 0; h < C::HEADS; ++h) {
-    u32 head = group * C::HEADS + h;
-    if (head >= C::ALL_HEADS) return;
-    const f32* part = all + h * (C::DV + 2);
-    f32 most = minus_infinity(), total = 0.0f;
-    for (u32 p = 0; p < C::PARTS; ++p) most = glmc_max(most, glmc_load_shared_by_blocks(part + p * STEP));
-    for (u32 p = 0; p < C::PARTS; ++p) {
-      // An empty part has the sum zero and a maximum that says nothing.
-      f32 m = glmc_load_shared_by_blocks(part + p * STEP), l = glmc_load_shared_by_blocks(part + p * STEP + 1);
-      if (l != 0.0f) total = glmc_fma(glmc_exp(m - most), l, total);
+GLMC_DEVICE bool possible(const typename C::Arguments& args, u32 t, u32 keys, i32* seq, u32* seen) {
+  i32 len = reinterpret_cast<const i32*>(args.len)[t];
+  *seq = reinterpret_cast<const i32*>(args.seq)[t];
+  *seen = len > 0 ? u32(len) : 0;
+  return *seen == 0 || (*seq >= 0 && u32(*seq) < C::sequences(args) && *seen <= keys);
+}
+
+// Copies the rows of a tile to shared memory, all of them on their way at once.
+template <class C>
+GLMC_DEVICE void stage_rows(const typename C::Arguments& args, const i32* place, u32 here, f32* rows) {
+  constexpr u32 CHUNKS = C::ROW / 4;
+  for (u32 c = glmc_thread(); c < here * CHUNKS; c += glmc_threads()) {
+    i32 row = place[c / CHUNKS];
+    f32* to = rows + c * 4;
+    if (row >= 0 && u32(row) < C::pool_rows(args)) {
+      glmc_copy16(to, C::pool(args) + (u64(row) * CHUNKS + c % CHUNKS) * 16);
+    } else {
+      // A row past the pool makes the scores no numbers, and so the result; it is not read.
+      f32 fill = row < 0 ? 0.0f : not_a_number();
+      to[0] = to[1] = to[2] = to[3] = fill;
     }
-    for (u32 d = glmc_thread(); d < C::DV; d += glmc_threads()) {
-      f32 sum = 0.0f;
-      for (u32 p = 0; p < C::PARTS; ++p) {
-        f32 m = glmc_load_shared_by_blocks(part + p * STEP), l = glmc_load_shared_by_blocks(part + p * STEP + 1);
-        if (l != 0.0f) sum = glmc_fma(glmc_exp(m - most), glmc_load_shared_by_blocks(part + p * STEP + 2 + d), sum);
+  }
+  glmc_copy_commit();
+  glmc_copy_wait_all();
+  glmc_sync();
+}
+
+// The second launch where keys are in parts: a block merges a head's parts, a column a thread.
+template <class C>
+GLMC_DEVICE void attention_merge(const typename C::Arguments& args) {
+  constexpr u32 STEP = C::HEADS * (C::DV + 2);
+  GLMC_SHARED(f32, share, 0);
+  GLMC_SHARED(f32, sum, 4 * C::PARTS);
+  glmc_launch_wait();
+  glmc_launch_trigger();
+  u32 t = glmc_block_x() / C::ALL_HEADS, head = glmc_block_x() % C::ALL_HEADS;
+  if (t >= C::tokens(args)) return;
+  i32 seq;
+  u32 seen;
+  bool known = possible<C>(args, t, C::keys(args), &seq, &seen);
+  const f32* part = C::partials(args) +
+                    (u64(t * C::GROUPS + head / C::HEADS) * C::PARTS * C::HEADS + head % C::HEADS) * (C::DV + 2);
+  // Lanes over parts, in an order that depends on the number of parts alone.
+  if (glmc_warp() == 0) {
+    f32 most = minus_infinity(), total = 0.0f;
+    for (u32 p = glmc_lane(); p < C::PARTS; p += WARP)
+      if (part[u64(p) * STEP + 1] != 0.0f) most = glmc_max(most, part[u64(p) * STEP]);
+    most = warp_max(most);
+    for (u32 p = glmc_lane(); p < C::PARTS; p += WARP) {
+      // An empty part has the sum zero and a maximum that says nothing.
+      f32 l = part[u64(p) * STEP + 1], w = l != 0.0f ? glmc_exp(part[u64(p) * STEP] - most) : 0.0f;
+      share[p] = w;
+      total = glmc_fma(w, l, total);
+    }
+    total = warp_sum(total);
+    if (glmc_lane() == 0) sum[0] = total;
+  }
+  glmc_sync();
+  u32 d = glmc_block_y() * glmc_threads() + glmc_thread();
+  if (d >= C::DV) return;
+  f32 total = sum[0], y = 0.0f;
+#pragma unroll 8
+  for (u32 p = 0; p < C::PARTS; ++p)
+    // What an empty part left is zero.
+    y = glmc_fma(share[p], part[u64(p) * STEP + 2 + d], y);
+  f32 none = known ? 0.0f : not_a_number();
+  C::PUT::put(args.o, (u64(t) * C::ALL_HEADS + head) * C::DV + d, known && total != 0.0f ? y / total : none);
+}
+
+// Scores of staged rows: a warp takes two keys, so that a query is loaded once for both; lanes over the width.
+template <class C>
+GLMC_DEVICE void score_rows(const f32* q, const f32* rows, f32* score, u32 here, u32 heads) {
+  for (u32 i = 2 * glmc_warp(); i < here; i += 2 * (glmc_threads() / WARP)) {
+    // The second may be the first again; its score is then not kept.
+    const f32 *a = rows + i * C::ROW, *b = i + 1 < here ? a + C::ROW : a;
+    f32 sum[C::HEADS][2] = {};
+#pragma unroll
+    for (u32 k = 0; k < C::KEYS; ++k)
+      for (u32 d = glmc_lane(); d < C::key_width(k); d += WARP) {
+        f32 x = a[C::key_at(k) + d], y = b[C::key_at(k) + d];
+#pragma unroll
+        for (u32 h = 0; h < C::HEADS; ++h) {
+          f32 w = q[h * C::QWIDTH + C::query_at(k) + d];
+          sum[h][0] = glmc_fma(w, x, sum[h][0]);
+          sum[h][1] = glmc_fma(w, y, sum[h][1]);
+        }
       }
-      C::PUT::put(args.o, (u64(t) * C::ALL_HEADS + head) * C::DV + d, count ? sum / total : none);
+#pragma unroll
+    for (u32 h = 0; h < C::HEADS; ++h) {
+      f32 x = warp_sum(sum[h][0]) * C::SCALE, y = warp_sum(sum[h][1]) * C::SCALE;
+      if (glmc_lane() != 0 || h >= heads) continue;
+      score[h * C::TILE + i] = x;
+      if (i + 1 < here) score[h * C::TILE + i + 1] = y;
+    }
+  }
+}
+
+// Adds staged rows by their weights, columns of the values over threads.
+template <class C>
+GLMC_DEVICE void add_rows(const f32* rows, const f32* score, u32 here, u32 heads, f32 (&out)[C::HEADS][C::COLUMNS]) {
+#pragma unroll 4
+  for (u32 i = 0; i < here; ++i) {
+    f32 weight[C::HEADS];
+#pragma unroll
+    for (u32 h = 0; h < C::HEADS; ++h) weight[h] = h < heads ? score[h * C::TILE + i] : 0.0f;
+#pragma unroll
+    for (u32 c = 0; c < C::COLUMNS; ++c) {
+      u32 d = glmc_thread() + c * glmc_threads();
+      f32 v = d < C::DV ? rows[i * C::ROW + C::VALUE_AT + d] : 0.0f;
+#pragma unroll
+      for (u32 h = 0; h < C::HEADS; ++h) out[h][c] = glmc_fma(weight[h], v, out[h][c]);
     }
   }
 }
@@ -66,8 +158,9 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
   GLMC_SHARED(u32, scratch, SCRATCH);
   GLMC_SHARED(u32, bits, BITS);
   GLMC_SHARED(u32, list, LIST);
-  // The rows of a tile, looked up once.
+  // The rows of a tile, looked up once, and copied here where the pool holds floats.
   GLMC_SHARED(i32, place, LIST + 4 * C::LIST);
+  GLMC_SHARED(f32, rows, (LIST + 4 * (C::LIST + (C::PAGED ? C::TILE : 0)) + 15) / 16 * 16);
   f32 *most = state, *total = state + C::HEADS, *shrink = state + 2 * C::HEADS;
   glmc_launch_wait();
   glmc_launch_trigger();
@@ -75,9 +168,9 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
   if (t >= C::tokens(args)) return;
   u32 heads = C::ALL_HEADS - group * C::HEADS < C::HEADS ? C::ALL_HEADS - group * C::HEADS : C::HEADS;
   u32 keys = C::keys(args), warps = glmc_threads() / WARP;
-  i32 len = reinterpret_cast<const i32*>(args.len)[t], seq = reinterpret_cast<const i32*>(args.seq)[t];
-  u32 seen = len > 0 ? u32(len) : 0;
-  bool known = seen == 0 || (seq >= 0 && u32(seq) < C::sequences(args) && seen <= keys);
+  i32 seq;
+  u32 seen;
+  bool known = possible<C>(args, t, keys, &seq, &seen);
   u32 count = known ? seen : 0;
   if (C::LIST > 0 && count) count = visible_list<C>(args, t, seen, bits, list, scratch);
   u32 begin = u32(u64(count) * part / C::PARTS), end = u32(u64(count) * (part + 1) / C::PARTS);
@@ -95,8 +188,10 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
       for (u32 i = glmc_thread(); i < here; i += glmc_threads())
         place[i] = C::place(args, u64(seq) * keys + (C::LIST > 0 ? list[from + i] : from + i));
       glmc_sync();
+      if (C::STAGED) stage_rows<C>(args, place, here, rows);
     }
-    for (u32 i = glmc_warp(); i < here; i += warps) {
+    if (C::STAGED) score_rows<C>(q, rows, score, here, heads);
+    for (u32 i = glmc_warp(); !C::STAGED && i < here; i += warps) {
       i64 row = C::PAGED ? i64(place[i]) : i64(u64(seq) * keys + (C::LIST > 0 ? list[from + i] : from + i));
       f32 sum[C::HEADS] = {};
       C::dot(args, q, row, group * C::HEADS, heads, sum);
@@ -132,7 +227,8 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
 #pragma unroll
       for (u32 c = 0; c < C::COLUMNS; ++c)
         if (h < heads) out[h][c] *= shrink[h];
-    for (u32 i = 0; i < here; ++i) {
+    if (C::STAGED) add_rows<C>(rows, score, here, heads, out);
+    for (u32 i = 0; !C::STAGED && i < here; ++i) {
       i64 row = C::PAGED ? i64(place[i]) : i64(u64(seq) * keys + (C::LIST > 0 ? list[from + i] : from + i));
 #pragma unroll
       for (u32 c = 0; c < C::COLUMNS; ++c) {
@@ -159,9 +255,7 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
       }
     return;
   }
-  u32* arrived = C::counters(args) + glmc_block_x();
-  f32* all = C::partials(args) + u64(glmc_block_x()) * C::PARTS * C::HEADS * (C::DV + 2);
-  f32* mine = all + u64(part) * C::HEADS * (C::DV + 2);
+  f32* mine = C::partials(args) + (u64(glmc_block_x()) * C::PARTS + part) * C::HEADS * (C::DV + 2);
 #pragma unroll
   for (u32 h = 0; h < C::HEADS; ++h) {
     f32* to = mine + h * (C::DV + 2);
@@ -175,13 +269,4 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
       if (d < C::DV) to[2 + d] = out[h][c];
     }
   }
-  glmc_fence();
-  glmc_sync();
-  if (glmc_thread() == 0) scratch[0] = glmc_arrive(arrived);
-  glmc_sync();
-  if (scratch[0] != C::PARTS - 1) return;
-  // The last one: the counter is left at zero for the next launch.
-  if (glmc_thread() == 0) *arrived = 0;
-  glmc_fence();
-  merge_parts<C>(args, t, group, all, count, wrong);
 }

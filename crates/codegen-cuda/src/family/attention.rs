@@ -5,13 +5,19 @@ use std::fmt::Write as _;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::kernel::PagedAttentionKernel;
 use glmc_ir::ops::Attention;
-use glmc_ir::ty::{Dim, Extent};
+use glmc_ir::ty::{Dim, Elem, Extent};
 
 use super::cx::{Candidate, Cx, Draft, Entry, Part, choose, float};
 use crate::request::GenerateError;
 
 /// Keys that are scored between two updates of the output.
 const TILE: u64 = 64;
+/// The same where their rows are copied to shared memory: few, so that many parts fill the machine.
+const STAGED: u64 = 16;
+/// Most parts of the keys.
+const MOST_PARTS: u64 = 128;
+/// Threads of a block that merges parts.
+const MERGE: u64 = 128;
 /// Most floats of the output that one thread may hold.
 const MOST_HELD: u64 = 32;
 
@@ -30,13 +36,18 @@ struct Sizes {
     /// Words of the position bitmap; 0 without a selection.
     words: u64,
     list: u64,
+    /// Keys of a tile.
+    tile: u64,
     /// Rows of a tile that are looked up.
     places: u64,
+    /// Floats of a row that is copied; 0 where none is.
+    row: u64,
 }
 
 impl Sizes {
     fn shared(&self, heads: u64) -> u64 {
-        4 * heads * self.qwidth + 4 * heads * TILE + 12 * heads + 160 + 4 * (self.words + self.list + self.places)
+        let fixed = 4 * heads * (self.qwidth + self.tile) + 12 * heads + 160;
+        (fixed + 4 * (self.words + self.list + self.places)).next_multiple_of(16) + 4 * self.tile * self.row
     }
 }
 
@@ -61,6 +72,14 @@ struct Rows<'a> {
     stride: u64,
     at: u64,
     per_head: bool,
+}
+
+impl Operands<'_> {
+    /// Floats of a row that holds keys and values, where it is one of a pool of floats in steps of 16 bytes.
+    fn staged_row(&self) -> u64 {
+        let f32s = self.v.part.ty.elem == Elem::F32 && self.v.stride.is_multiple_of(4);
+        if self.table.is_some() && f32s { self.v.stride } else { 0 }
+    }
 }
 
 impl<'a> Rows<'a> {
@@ -135,13 +154,20 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
     let (queries, selection) = (of.queries, of.selection);
     let widths: Vec<u64> = of.keys.iter().map(|k| k.width).collect();
     let most_keys = cx.bound(&of.positions[1..2]).unwrap_or(0);
+    let row = of.staged_row();
     let sizes = Sizes {
         all_heads: cx.constant(&queries[0].ty.dims[1..2])?,
         qwidth: widths.iter().sum(),
         dv: of.v.width,
         words: if selection.is_some() { most_keys.div_ceil(32) } else { 0 },
         list: selection.map(|s| cx.constant(&s.ty.dims[1..])).transpose()?.unwrap_or(0),
-        places: if of.table.is_some() { TILE } else { 0 },
+        tile: if row > 0 { STAGED } else { TILE },
+        places: match of.table {
+            Some(_) if row > 0 => STAGED,
+            Some(_) => TILE,
+            None => 0,
+        },
+        row,
     };
     let shared_keys = !of.keys.iter().chain([&of.v]).any(|k| k.per_head);
     let (_, config, rejected) = choose(cx, candidates(cx, &sizes, shared_keys))?;
@@ -150,8 +176,9 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
     let blocks = cx.bound(tokens).unwrap_or(0) * groups;
     // Few blocks: cut the keys, but not below one tile a part.
     let most_seen = if selection.is_some() { sizes.list.min(most_keys) } else { most_keys };
-    let wanted = 2 * u64::from(cx.request.options.multiprocessors());
-    let parts = (wanted / blocks.max(1)).clamp(1, most_seen.div_ceil(TILE).clamp(1, 32));
+    let machine = u64::from(cx.request.options.multiprocessors());
+    let wanted = if row > 0 { machine } else { 2 * machine };
+    let parts = (wanted / blocks.max(1)).clamp(1, most_seen.div_ceil(sizes.tile).clamp(1, MOST_PARTS));
     let mut m = format!("  typedef {} PUT;\n", cx.put(0)?);
     let columns = sizes.dv.div_ceil(config.threads);
     let constants = [
@@ -162,7 +189,8 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
         ("QWIDTH", sizes.qwidth),
         ("DV", sizes.dv),
         ("COLUMNS", columns),
-        ("TILE", TILE),
+        ("TILE", sizes.tile),
+        ("ROW", row),
         ("LIST", sizes.list),
         ("WORDS", sizes.words),
     ];
@@ -184,26 +212,28 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
     } else {
         m.push_str("  GLMC_DEVICE static i32 selected(const Args&, u32, u32) { return -1; }\n");
     }
-    let counters = (4 * blocks).next_multiple_of(256);
-    let scratch = if parts > 1 { counters + 4 * blocks * parts * config.heads * (sizes.dv + 2) } else { 0 };
+    let scratch = if parts > 1 { 4 * blocks * parts * config.heads * (sizes.dv + 2) } else { 0 };
     let base = if parts > 1 { "args.scratch" } else { "static_cast<u8*>(nullptr)" };
     let _ = writeln!(
         m,
-        "  GLMC_DEVICE static u32* counters(const Args& args) {{\n    return reinterpret_cast<u32*>({base});\n  }}"
-    );
-    let _ = writeln!(
-        m,
-        "  GLMC_DEVICE static f32* partials(const Args& args) {{\n    return reinterpret_cast<f32*>({base} \
-         + {counters});\n  }}"
+        "  GLMC_DEVICE static f32* partials(const Args& args) {{\n    return reinterpret_cast<f32*>({base});\n  }}"
     );
     let mut includes = cx.decoders(&cx.inputs.iter().collect::<Vec<_>>());
     includes.push("attention.cuh");
     let (heads, threads) = (config.heads, config.threads as u32);
+    let mut entries = vec![Entry::only("attention<Config>(args);", [blocks, parts, 1], threads, sizes.shared(heads))];
+    if parts > 1 {
+        let all = cx.bound(tokens).unwrap_or(0) * sizes.all_heads;
+        let grid = [all, sizes.dv.div_ceil(MERGE), 1];
+        let merge = Entry::only("attention_merge<Config>(args);", grid, MERGE as u32, 4 * parts + 16);
+        entries.push(Entry { suffix: "merge".into(), ..merge });
+    }
     Ok(Draft {
         includes,
         members: m,
-        entries: vec![Entry::only("attention<Config>(args);", [blocks, parts, 1], threads, sizes.shared(heads))],
+        entries,
         scratch,
+        loose: true,
         config: format!("{heads} heads a block of {threads} threads, keys in {parts} parts"),
         why: "heads that share keys load them once; parts fill the machine when tokens are few".into(),
         rejected,
@@ -250,7 +280,19 @@ fn functors(cx: &Cx<'_>, s: &Sizes, of: &Operands<'_>) -> String {
         at += w;
     }
     m.push_str("    return 0.0f;\n  }\n");
-    let _ = writeln!(m, "  static constexpr bool PAGED = {};", of.table.is_some());
+    let _ = writeln!(m, "  static constexpr bool PAGED = {}, STAGED = {};", of.table.is_some(), s.row > 0);
+    let _ = writeln!(m, "  static constexpr u32 KEYS = {}, VALUE_AT = {};", of.keys.len(), of.v.at);
+    let widths: Vec<u64> = of.keys.iter().map(|k| k.width).collect();
+    let before: Vec<u64> = (0..widths.len()).map(|i| widths[..i].iter().sum()).collect();
+    let at: Vec<u64> = of.keys.iter().map(|k| k.at).collect();
+    for (name, values) in [("key_width", &widths), ("query_at", &before), ("key_at", &at)] {
+        let cases: String = values.iter().enumerate().map(|(i, n)| format!("k == {i} ? {n}u : ")).collect();
+        let _ = writeln!(m, "  GLMC_DEVICE static constexpr u32 {name}(u32 k) {{ return {cases}0u; }}");
+    }
+    let pool = if s.row > 0 { format!("args.{}", of.v.part.ident) } else { "static_cast<const u8*>(nullptr)".into() };
+    let _ = writeln!(m, "  GLMC_DEVICE static const u8* pool(const Args& args) {{ return {pool}; }}");
+    let rows = if s.row > 0 { cx.size(&of.v.part.ty.dims[..1]) } else { "0u".into() };
+    let _ = writeln!(m, "  GLMC_DEVICE static u32 pool_rows(const Args& args) {{ return {rows}; }}");
     let none = match of.table {
         None => {
             m.push_str("  GLMC_DEVICE static i32 place(const Args&, u64) { return -1; }\n");
