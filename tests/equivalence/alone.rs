@@ -10,8 +10,8 @@ use glmc_ir::collective::CollectiveKind;
 use glmc_ir::kernel::Access;
 use glmc_ir::launch::Place;
 use glmc_ir::plan::Mem;
-use glmc_runtime::device::cpu::Output;
-use glmc_runtime::engine::{Engine, Want};
+use glmc_runtime::device::{Output, Seen};
+use glmc_runtime::engine::{Engine, Running, Want};
 use glmc_runtime::load::map_weights;
 
 use super::compile::compile_for;
@@ -50,11 +50,12 @@ fn a_rank_alone_runs_its_launches_and_stands_in_for_the_others() {
         // What each buffer of the decode step holds.
         let mut held: HashMap<Mem, Vec<f32>> = HashMap::new();
         let phase = plan.phase("decode_1").unwrap();
-        let mut see = |step: usize, k: usize, _: &[usize], data: Output<'_>| {
-            let written = phase.steps[step].args.iter().filter(|a| a.access == Access::Write).nth(k);
-            if let (Some(a), Output::F32(v)) = (written, data) {
+        let mut see = |_: &Running<'_>, s: Seen<'_>| {
+            let written = phase.steps[s.step].args.iter().filter(|a| a.access == Access::Write).nth(s.output);
+            if let (Some(a), Output::F32(v)) = (written, s.data) {
                 held.insert(a.mem, v.to_vec());
             }
+            Ok(())
         };
         let logits = engine.decode_observed(&[(seq, 11)], (rank == 0).then_some(&mut see)).unwrap();
         assert!(logits.iter().all(|x| x.is_finite()));

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex};
 use glmc_ir::plan::{Phase, Plan};
 use glmc_ir::ty::SymValues;
 use glmc_runtime::RuntimeError;
-use glmc_runtime::device::Device;
-use glmc_runtime::device::cpu::Observer;
 use glmc_runtime::device::cuda::CudaDevice;
+use glmc_runtime::device::{Device, Observer};
 use glmc_runtime::load::Weights;
 
 use crate::error::CliError;

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use glmc_ir::plan::Plan;
-use glmc_runtime::device::cpu::Output;
-use glmc_runtime::engine::{Engine, SeqId, Want};
+use glmc_runtime::device;
+use glmc_runtime::engine::{Engine, Running, SeqId, Want};
 
 use super::bytes::{Touch, Touched};
 use super::plan::Job;
@@ -106,7 +106,12 @@ pub(super) fn run(
     for _ in 0..STEPS {
         let next: Vec<(SeqId, u32)> = seqs.iter().map(|s| (*s, tokens.take())).collect();
         let start = Instant::now();
-        let mut see = |step: usize, k: usize, _: &[usize], data: Output<'_>| {
+        let mut see = |_: &Running<'_>, s: device::Seen<'_>| {
+            let (step, k) = (s.step, s.output);
+            // Times and ids are those of the first rank; all choose alike.
+            if s.rank > 0 {
+                return Ok(());
+            }
             if let Some(end) = ends.get_mut(step) {
                 // The last of several outputs counts.
                 if k == 0 {
@@ -114,9 +119,10 @@ pub(super) fn run(
                     end.0 += start.elapsed().as_secs_f64();
                 }
             }
-            if let Output::I32(ids) = data {
+            if let device::Output::I32(ids) = s.data {
                 touch.see(step, k, ids);
             }
+            Ok(())
         };
         engine.decode_observed(&next, Some(&mut see))?;
         touch.end_of_step();
