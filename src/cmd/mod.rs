@@ -14,10 +14,13 @@ pub(crate) mod figures;
 pub(crate) mod gpu;
 pub(crate) mod ids;
 pub(crate) mod inspect;
+pub(crate) mod measure;
 pub(crate) mod perplexity;
 pub(crate) mod prompt;
+pub(crate) mod ring;
 pub(crate) mod run;
 pub(crate) mod selftest;
+pub(crate) mod spread;
 pub(crate) mod targets;
 
 use std::path::Path;

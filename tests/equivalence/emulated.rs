@@ -6,17 +6,19 @@ use std::path::{Path, PathBuf};
 
 use glmc_codegen_cuda::host::{Left, Order, PlanRun, buffer};
 use glmc_codegen_cuda::nvrtc::{Compiler, Unit};
-use glmc_codegen_cuda::program::{Choices, Program};
+use glmc_codegen_cuda::kernels::{Header, headers};
+use glmc_codegen_cuda::program::{Choices, Program, Spread, links};
 use glmc_codegen_cuda::{Activations, Arch, Generated, emit};
 use glmc_frontend_gguf::arch::LiftOptions;
 use glmc_frontend_gguf::open;
 use glmc_frontend_gguf::write::GgufWriter;
 use glmc_ir::kernel::Access;
 use glmc_ir::placement::local_type;
-use glmc_ir::plan::{Mem, Phase, Plan, param};
-use glmc_ir::ty::{Elem, SymValues};
+use glmc_ir::plan::{Mem, Phase, Plan, Step, param};
+use glmc_ir::ty::{Elem, PendingKind, SymValues};
+use glmc_passes::target::Target;
 use glmc_runtime::RuntimeError;
-use glmc_runtime::device::Device;
+use glmc_runtime::device::{Device, own_param};
 use glmc_runtime::device::cpu::{Observer, Output};
 use glmc_runtime::engine::{Engine, Want};
 use glmc_runtime::load::{Weights, map_weights};
@@ -27,6 +29,11 @@ use super::compile::compile_for;
 const OPTIONS: LiftOptions = LiftOptions { ctx: 24, max_batch: 2, cache_rows: 40, chunk: 4 };
 /// Largest difference of an activation from the CPU's, as a share of its RMS. Sums of f32 in other orders.
 const NEAR: f64 = 1e-3;
+
+/// Bytes of a rank's memory that hold its part of the pools and no copy of all; a context so long that it is cheaper to
+/// merge what each rank found than to bring rows together.
+const PARTS_FIT: u64 = 20 << 20;
+const PARTS: LiftOptions = LiftOptions { ctx: 1024, cache_rows: 4096, ..OPTIONS };
 
 /// A device that runs the launch program in the emulation.
 #[derive(Debug)]
@@ -69,7 +76,12 @@ impl Device for Emulated {
         let order = if self.steps.is_multiple_of(2) { Order::Rising } else { Order::Falling };
         self.steps += 1;
         self.ran.lock().unwrap().push(phase.name.clone());
-        let left = self.run.run(plan, index, &values, &vec![params.to_vec(); plan.target.ranks as usize], order);
+        let of = |rank: usize| {
+            let all = phase.params.values().zip(params);
+            all.map(|(p, v)| own_param(&p.ty, v, &plan.mesh, rank, syms).unwrap().into_owned()).collect()
+        };
+        let params: Vec<Vec<Vec<i32>>> = (0..plan.target.ranks as usize).map(of).collect();
+        let left = self.run.run(plan, index, &values, &params, order);
         let left = left.map_err(|e| RuntimeError::Request(format!("phase {}: {e}", phase.name)))?;
         if let Some(see) = see {
             for (i, step) in phase.steps.iter().enumerate() {
@@ -144,9 +156,32 @@ fn model(dir: &Path) -> PathBuf {
 type Ran = std::sync::Arc<std::sync::Mutex<Vec<String>>>;
 
 fn check(target: &str, choices: &Choices, near: f64) {
+    check_on(&crate::run::machine(target).target, &OPTIONS, choices, near);
+}
+
+/// Steps of a phase whose results are pending such a merge.
+fn pending(plan: &Plan, kind: PendingKind) -> usize {
+    let owes = |s: &&Step| s.args.iter().any(|a| matches!(&a.ty.pending, Some((k, _)) if *k == kind));
+    plan.phases.iter().map(|p| p.steps.iter().filter(owes).count()).sum()
+}
+
+/// The script on the emulation of a launch program, over these headers.
+fn emulated(plan: &Plan, program: Spread, headers: &[Header]) -> Result<(Vec<Vec<f32>>, Seen, String), String> {
+    let loaded = || map_weights(plan.clone(), Path::new(".")).unwrap();
+    let stored = loaded();
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let run = PlanRun::with_headers(plan, program, &|rank, w| stored.weights[rank].bytes(w).to_vec(), headers, dir);
+    let ran = Ran::default();
+    let emulated = Emulated { run: run.map_err(|e| e.to_string())?, steps: 0, logits: Vec::new(), ran: ran.clone() };
+    let (out, seen) = script(Engine::on(loaded(), Box::new(emulated)).unwrap())?;
+    let ran = ran.lock().unwrap().join(" ");
+    Ok((out, seen, ran))
+}
+
+fn check_on(machine: &Target, options: &LiftOptions, choices: &Choices, near: f64) -> Plan {
     let folder = tempfile::tempdir().unwrap();
-    let c = compile_for(&model(folder.path()), &OPTIONS, &crate::run::machine(target).target)
-        .unwrap_or_else(|e| panic!("{target}: {e}"));
+    let target = machine.name.as_str();
+    let c = compile_for(&model(folder.path()), options, machine).unwrap_or_else(|e| panic!("{target}: {e}"));
     let program = Program::new(&c.plan, Arch::Sm90, choices).unwrap_or_else(|e| panic!("{target}: {e}"));
     let kernels = program.kernels.len();
     let meets = program.kernels.iter().filter(|k| k.name.starts_with("meet_")).count();
@@ -159,18 +194,11 @@ fn check(target: &str, choices: &Choices, near: f64) {
     assert!(choices.rows_only || lanes * 3 > whole, "{lanes} of {whole} weights of whole blocks lie in lanes");
     assert!(ranks == 1 || apart > 0, "{target}: nothing is cut inside blocks");
     let loaded = || map_weights(c.plan.clone(), Path::new(".")).unwrap();
-    let stored = loaded();
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let run = PlanRun::new(&c.plan, program, &|rank, w| stored.weights[rank].bytes(w).to_vec(), dir);
-    let run = run.unwrap_or_else(|e| panic!("{target}: {e}"));
-    let ran = Ran::default();
-    let emulated = Emulated { run, steps: 0, logits: Vec::new(), ran: ran.clone() };
     let (want, mut shown) = script(Engine::new(loaded()).unwrap()).unwrap();
-    let (got, seen) = script(Engine::on(loaded(), Box::new(emulated)).unwrap()).unwrap();
+    let (got, seen, ran) = emulated(&c.plan, program.into(), &headers()).unwrap_or_else(|e| panic!("{target}: {e}"));
     // The CPU also shows the rows that it made for a pool, which no buffer holds.
     shown.retain(|at, _| seen.contains_key(at));
     assert_eq!(seen.len(), shown.len(), "{target}: other steps are shown");
-    let ran = ran.lock().unwrap().join(" ");
     assert_eq!(ran, "prefill.short prefill prefill.short decode_1 decode_2 decode_1.short", "{target}");
     let mut worst = 0.0f64;
     for (at, w) in &shown {
@@ -191,6 +219,7 @@ fn check(target: &str, choices: &Choices, near: f64) {
         shown.len()
     );
     assert!(logits <= near, "{target}: logits off by {logits:e}");
+    c.plan
 }
 
 #[test]
@@ -209,10 +238,129 @@ fn eight_ranks_of_one_device_give_the_logits_of_eight_cpu_ranks() {
 }
 
 #[test]
+fn caches_in_parts_merge_as_on_eight_cpu_ranks() {
+    // Copies of the pools do not fit a rank, parts do.
+    let mut machine = crate::run::machine("8x-cpu").target;
+    machine.device.memory_bytes = Some(PARTS_FIT);
+    let plan = check_on(&machine, &PARTS, &Choices::default(), NEAR);
+    let merges = [PendingKind::Softmax, PendingKind::TopK].map(|k| pending(&plan, k));
+    println!("merges by softmax and of choices: {merges:?}");
+    assert!(merges.iter().all(|n| *n > 0), "nothing is split: {merges:?}");
+}
+
+/// The plan of ranks on several devices gives the bits of the same plan on one, in every step's outputs.
+fn spread(machine: &Target, options: &LiftOptions, maps: &[(&[usize], Option<u64>)]) -> (Plan, Vec<usize>) {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = compile_for(&model(folder.path()), options, machine).unwrap().plan;
+    let one = Program::new(&plan, Arch::Sm90, &Choices::default()).unwrap();
+    let (want, seen, _) = emulated(&plan, one.into(), &headers()).unwrap();
+    let bits = |v: &[Vec<f32>]| v.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let mut meetings = Vec::new();
+    for (map, small_bytes) in maps {
+        let choices = Choices { small_bytes: *small_bytes, ..Choices::default() };
+        let program = Spread::new(&plan, Arch::Sm90, &choices, map).unwrap();
+        let met = program.devices[0].phases[0].meetings.len();
+        let (got, got_seen, _) = emulated(&plan, program, &headers()).unwrap_or_else(|e| panic!("{map:?}: {e}"));
+        for (at, w) in &seen {
+            let same = got_seen[at].iter().map(|x| x.to_bits()).eq(w.iter().map(|x| x.to_bits()));
+            let name = plan.phases.iter().map(|p| p.steps.get(at.1).map_or("", |s| s.name.as_str()));
+            assert!(same, "{map:?}: run {}, step {} ({:?}) differs", at.0, at.1, name.collect::<Vec<_>>());
+        }
+        assert_eq!(bits(&got), bits(&want), "{map:?}: logits");
+        println!("{} over {map:?}, small up to {small_bytes:?}: {met} meetings a step, equal bits", machine.name);
+        meetings.push(met);
+    }
+    (plan, meetings)
+}
+
+#[test]
+fn ranks_of_several_devices_give_the_bits_of_one_device() {
+    let machine = crate::run::machine("8x-cpu").target;
+    let maps: [(&[usize], Option<u64>); 3] = [
+        (&[0, 0, 0, 0, 1, 1, 1, 1], None),
+        // Large values, whose tails are no multiples of four words a device, in an order that is not that of devices.
+        (&[0, 1, 2, 0, 1, 2, 2, 0], Some(64)),
+        (&[0, 1, 2, 3, 4, 5, 6, 7], Some(4096)),
+    ];
+    let (_, meetings) = spread(&machine, &OPTIONS, &maps);
+    assert!(meetings.iter().all(|n| *n > 0), "the devices never meet");
+}
+
+#[test]
+fn merges_of_several_devices_give_the_bits_of_one_device() {
+    let mut machine = crate::run::machine("8x-cpu").target;
+    machine.device.memory_bytes = Some(PARTS_FIT);
+    let (plan, _) = spread(&machine, &PARTS, &[(&[0, 0, 0, 0, 1, 1, 1, 1], None)]);
+    assert!([PendingKind::Softmax, PendingKind::TopK].iter().all(|k| pending(&plan, *k) > 0));
+}
+
+#[test]
+fn faults_of_meetings_are_seen() {
+    let machine = crate::run::machine("8x-cpu").target;
+    let folder = tempfile::tempdir().unwrap();
+    let plan = compile_for(&model(folder.path()), &OPTIONS, &machine).unwrap().plan;
+    let choices = Choices { small_bytes: Some(1 << 10), ..Choices::default() };
+    let program = || Spread::new(&plan, Arch::Sm90, &choices, &[0, 0, 0, 0, 1, 1, 1, 1]).unwrap();
+    let (want, ..) = emulated(&plan, program(), &headers()).unwrap();
+    let bits = |v: &[Vec<f32>]| v.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
+    let faults = [
+        ("the generation is not counted", "  c->generation = generation;\n", ""),
+        ("one slot for all meetings", "(generation & 1) * control_of", "0 * control_of"),
+        ("the slot of the meeting before", "(generation & 1) * control_of", "((generation + C::ME) & 1) * control_of"),
+        ("a flag that is awaited one too low", "glmc_load_system(flag) < generation", "glmc_load_system(flag) + 1 < generation"),
+        ("flags that are not raised", "glmc_release_system(flags_of<C>(args, d, C::ME) + glmc_block_x(), generation)", ";"),
+        ("flags before the parts of a second round", "raise_flags<C>(args, generation + 1);", "raise_flags<C>(args, generation + 2);"),
+    ];
+    for (what, from, to) in faults {
+        let mut changed = 0;
+        let planted: Vec<Header> = headers()
+            .into_iter()
+            .map(|h| {
+                let text = if h.name == "exchange.cuh" { h.text.replace(from, to) } else { h.text.clone() };
+                changed += usize::from(text != h.text);
+                Header { name: h.name, text }
+            })
+            .collect();
+        assert_eq!(changed, 1, "{what}: the text is not there");
+        match emulated(&plan, program(), &planted) {
+            Ok((got, ..)) => assert_ne!(bits(&got), bits(&want), "{what}: nothing differs"),
+            Err(why) => {
+                println!("{what}: {why}");
+                assert!(what != "flags that are not raised" || why.contains("waits for device"), "{what}: {why}");
+            }
+        }
+    }
+}
+
+#[test]
 fn weights_as_in_the_file_and_rounded_activations_come_near() {
     // What is chosen by scores may differ where activations are rounded; this model and prompt have no such choice.
-    let choices = Choices { activations: Activations::BF16, rows_only: true, multiprocessors: Some(4) };
+    let choices = Choices { activations: Activations::BF16, rows_only: true, multiprocessors: Some(4), small_bytes: None };
     check("cpu", &choices, 5e-2);
+}
+
+#[test]
+fn kernels_of_several_devices_compile_without_spills() {
+    let compiler = match Compiler::find(None, None) {
+        Ok(c) => c,
+        Err(e) => return println!("SKIPPED: {e}"),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let plan = compile_for(&model(folder.path()), &OPTIONS, &crate::run::machine("8x-cpu").target).unwrap().plan;
+    for arch in [Arch::Sm80, Arch::Sm90, Arch::Sm120] {
+        let program = Spread::new(&plan, arch, &Choices::default(), &[0, 0, 0, 0, 1, 1, 1, 1]).unwrap();
+        let mut kernels: Vec<Generated> =
+            program.kernels.into_iter().filter(|k| k.name.starts_with("exchange_")).collect();
+        let met = kernels.len();
+        let all = links::all_reduce(3072, &[0, 0, 1], 1 << 12).unwrap();
+        kernels.extend(all.kernels.into_iter().chain(all.make).chain(all.check).chain([links::probe()]));
+        let unit = Unit { name: "meetings".into(), source: emit::unit(&kernels) };
+        let made = compiler.compile_all(&[unit], arch, 1, &|_| ()).unwrap_or_else(|e| panic!("{arch}: {e}"));
+        made[0].check(&kernels, arch).unwrap_or_else(|e| panic!("{arch}: {e}"));
+        let spills: Vec<_> = made[0].resources.iter().filter(|r| r.spill_stores + r.spill_loads > 0).collect();
+        assert!(met > 0 && spills.is_empty(), "{arch}: {spills:#?}");
+        println!("{arch}: {met} kernels of meetings and {} more, no spills", kernels.len() - met);
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 // Softmax attention, a block a token, HEADS heads and one part of the keys. A warp scores a key (lanes over its width,
 // one load for all heads), the block updates the running maximum, sum and output (threads over the width of the
 // values). Parts leave (maximum, sum, output) in scratch; the last block to arrive merges them in order.
-// Config: PARTS of the context, HEADS (of a block), GROUPS (of heads), ALL_HEADS, QWIDTH (all parts), DV, COLUMNS,
+// With PART each row ends with the largest score and the sum of exp(score - largest), for the merge with other ranks.
+// Config: PARTS of the context, PART, HEADS (of a block), GROUPS (of heads), ALL_HEADS, QWIDTH (all parts), DV, COLUMNS,
 // TILE, SCALE, LIST (most selected positions; 0: no selection), WORDS (of the position bitmap), tokens(args),
 // keys(args), sequences(args), load_q(args, t, h, d), score functor `dot(args, q, row, h, sum)`, value(args, row, h,
 // d); PAGED: rows are those of a pool that place(args, position) names, negative ones of zeros.
@@ -30,6 +31,18 @@ GLMC_DEVICE u32 visible_list(const typename C::Arguments& args, u32 t, u32 seen,
   return count;
 }
 
+// Where output `d` of a head of a token is, and what a rank's part of the keys leaves behind it.
+template <class C>
+GLMC_DEVICE u64 output_at(u32 t, u32 head, u32 d) {
+  return (u64(t) * C::ALL_HEADS + head) * (C::DV + (C::PART ? 2 : 0)) + d;
+}
+template <class C>
+GLMC_DEVICE void put_state(const typename C::Arguments& args, u32 t, u32 head, u32 count, f32 most, f32 total) {
+  if (!C::PART || glmc_thread() != 0) return;
+  C::PUT::put(args.o, output_at<C>(t, head, C::DV), count ? most : minus_infinity());
+  C::PUT::put(args.o, output_at<C>(t, head, C::DV + 1), count ? total : 0.0f);
+}
+
 // `none` is what a token without keys gets.
 template <class C>
 GLMC_DEVICE void merge_parts(const typename C::Arguments& args, u32 t, u32 group, const f32* all, u32 count, f32 none) {
@@ -51,8 +64,9 @@ GLMC_DEVICE void merge_parts(const typename C::Arguments& args, u32 t, u32 group
         f32 m = glmc_load_shared_by_blocks(part + p * STEP), l = glmc_load_shared_by_blocks(part + p * STEP + 1);
         if (l != 0.0f) sum = glmc_fma(glmc_exp(m - most), glmc_load_shared_by_blocks(part + p * STEP + 2 + d), sum);
       }
-      C::PUT::put(args.o, (u64(t) * C::ALL_HEADS + head) * C::DV + d, count ? sum / total : none);
+      C::PUT::put(args.o, output_at<C>(t, head, d), count ? sum / total : none);
     }
+    put_state<C>(args, t, head, count, most, total);
   }
 }
 
@@ -155,8 +169,9 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
         u32 d = glmc_thread() + c * glmc_threads();
         if (h >= heads || d >= C::DV) continue;
         f32 y = count ? out[h][c] / total[h] : wrong;
-        C::PUT::put(args.o, (u64(t) * C::ALL_HEADS + group * C::HEADS + h) * C::DV + d, y);
+        C::PUT::put(args.o, output_at<C>(t, group * C::HEADS + h, d), y);
       }
+    for (u32 h = 0; h < heads; ++h) put_state<C>(args, t, group * C::HEADS + h, count, most[h], total[h]);
     return;
   }
   u32* arrived = C::counters(args) + glmc_block_x();

@@ -17,6 +17,42 @@ pub struct Launches {
     pub arena: u64,
     /// Bytes of scratch, which all ranks of a stream share. It holds zeros before the first call.
     pub scratch: u64,
+    /// The plan's ranks that are here, in rising order. Everywhere else in the program a rank is an index into this.
+    pub ranks: Vec<usize>,
+    /// How the device meets others, where the plan's ranks are on several.
+    pub meets: Option<Meets>,
+}
+
+/// The flags that a device has in the memory of each other, `u64` each, one for each block that raises one.
+pub const MOST_FLAGS: u64 = 64;
+
+/// Memory through which the devices of a plan meet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Meets {
+    /// Devices of the plan.
+    pub devices: usize,
+    /// This one's place among them.
+    pub me: usize,
+    /// Bytes of each of the two slots.
+    pub slot: u64,
+}
+
+impl Meets {
+    /// Bytes of a device's slab: flags, two slots. It holds zeros before the first call.
+    pub fn slab(&self) -> u64 {
+        8 * MOST_FLAGS * self.devices as u64 + 2 * self.slot
+    }
+
+    /// Bytes of the words in host memory: the one that ends every wait, one that is free, two of each device.
+    pub fn halt(&self) -> u64 {
+        16 + 16 * self.devices as u64
+    }
+
+    /// The device's control block before the first call: generation, arrivals, limit of a wait in nanoseconds (0: none),
+    /// bytes of a slot, meetings.
+    pub fn control(&self, limit: u64) -> [u64; 5] {
+        [0, 0, limit, self.slot, 0]
+    }
 }
 
 /// One phase.
@@ -28,6 +64,8 @@ pub struct PhaseLaunches {
     pub symbols: Vec<Vec<SymbolPart>>,
     /// For each rank, bytes of its step parameters by the bounds, in the plan's order.
     pub params: Vec<Vec<u64>>,
+    /// The step of each meeting with other devices, in order: the same on every device.
+    pub meetings: Vec<usize>,
 }
 
 /// One run of a kernel.
@@ -60,6 +98,15 @@ pub enum Place {
     },
     /// Scratch, from this byte on.
     Scratch(u64),
+    /// The slab of a device: see [`Meets`].
+    Slab {
+        /// Whose.
+        device: usize,
+    },
+    /// The control block of this device.
+    Control,
+    /// The words in host memory.
+    Halt,
 }
 
 /// How a weight lies in a rank's memory.

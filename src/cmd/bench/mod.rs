@@ -87,6 +87,7 @@ fn item_time(
                 },
                 Role::Symbols => rest.address(syms)?,
                 Role::Scratch { .. } => rest.address(scratch)?,
+                Role::Slab { .. } | Role::Control | Role::Halt => rest.address(y)?,
             });
         }
         loaded.launch(&gpu.stream, &i.kernel, &args, gpu.arch.has_bulk_copy())

@@ -5,6 +5,8 @@
 
 mod build;
 mod choose;
+mod exchange;
+pub mod links;
 mod local;
 mod meet;
 mod own;
@@ -27,6 +29,17 @@ pub struct Program {
     pub kernels: Vec<Generated>,
     /// The calls, and the memory that they need.
     pub launches: Launches,
+}
+
+/// The programs of a plan whose ranks are on several devices of one architecture.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Spread {
+    /// The machine they are for.
+    pub arch: Arch,
+    /// Each kernel of any of them once.
+    pub kernels: Vec<Generated>,
+    /// The calls of each device.
+    pub devices: Vec<Launches>,
 }
 
 /// Why a plan has no program.

@@ -4,6 +4,9 @@
 
 pub mod cpu;
 pub mod cuda;
+mod params;
+
+pub use params::own_param;
 
 use std::fmt;
 

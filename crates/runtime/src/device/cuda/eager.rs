@@ -33,7 +33,7 @@ impl CudaDevice {
             }
             self.launch(phase, index, &call, false).map_err(named)?;
             let kernel = &self.kernels[call.kernel].name;
-            self.stream.wait(&format!("kernel {kernel}")).map_err(named)?;
+            self.guard.wait(&self.stream, &format!("kernel {kernel}")).map_err(named)?;
             if let (true, Some(see)) = (last, see.as_mut()) {
                 self.show(plan, phase, call.step, syms, see)?;
             }

@@ -34,7 +34,8 @@ pub(super) fn upload(
     let mut staged = Memory::new(context, staging(launches))?;
     let all: u64 = launches.weights.iter().flatten().map(|f| f.stored).sum();
     let mut done = 0;
-    for (rank, (forms, of)) in launches.weights.iter().zip(weights).enumerate() {
+    for (rank, forms) in launches.weights.iter().enumerate() {
+        let of = &weights[launches.ranks[rank]];
         for (i, form) in forms.iter().enumerate() {
             let name = || plan.weights.values().nth(i).map_or(String::new(), |r| r.name.clone());
             let bytes = of.bytes(WeightId::from_u32(i as u32));
