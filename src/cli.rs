@@ -96,7 +96,7 @@ pub(crate) struct DeviceArgs {
     /// The GPU of each rank, such as 0,0,1,1 [default: spread evenly over the GPUs]
     #[arg(long, value_name = "GPUS", value_parser = crate::cmd::spread::parse_map)]
     pub(crate) map: Option<crate::cmd::spread::Map>,
-    /// How GPUs exchange values: auto, p2p (memory of each other) or host (memory of the host)
+    /// How GPUs exchange values: auto, p2p (memory of each other), nccl, or host (memory of the host)
     #[arg(long, value_name = "WAY", default_value = "auto", value_parser = crate::cmd::spread::parse_wanted)]
     pub(crate) collectives: glmc_runtime::device::cuda::Wanted,
     /// Longest time in seconds that a step may take on a GPU before it is stopped

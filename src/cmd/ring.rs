@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use glmc_codegen_cuda::nvrtc::wheels;
 use glmc_codegen_cuda::program::links::{AllReduce, all_reduce, probe};
 use glmc_codegen_cuda::{Generated, Role};
 use glmc_ir::kernel::Access;
@@ -26,6 +27,9 @@ struct Seat {
     stream: Stream,
     /// The all-reduce, what makes its operands and what compares its results, each with its arguments.
     kernels: [(Kernel, Vec<u64>); 3],
+    /// Its place, and the words that the library sums from one address to another, where it does.
+    me: usize,
+    library: Option<[u64; 3]>,
     dependent: bool,
     state: Memory,
     events: [Event; 2],
@@ -34,11 +38,17 @@ struct Seat {
 }
 
 impl Seat {
-    fn capture(&self, parts: &[usize]) -> Result<Graph, CudaError> {
+    fn capture(&self, parts: &[usize], links: Option<&Links>) -> Result<Graph, CudaError> {
         let mut graph = self.stream.capture(|stream| {
             let mut first = true;
             for _ in 0..MEETINGS {
-                for (kernel, args) in parts.iter().map(|p| &self.kernels[*p]) {
+                for p in parts {
+                    let (kernel, args) = &self.kernels[*p];
+                    if let (0, Some([from, to, words]), Some(links)) = (*p, self.library, links) {
+                        links.library_sum(self.me, stream, from, to, words)?;
+                        first = true;
+                        continue;
+                    }
                     let dependent = self.dependent && !first;
                     kernel.launch(stream, args, dependent, self.dependent)?;
                     first = false;
@@ -74,7 +84,7 @@ impl Ring {
         let links = if devices > 1 {
             let contexts: Vec<_> = gpus.iter().map(|g| g.context.clone()).collect();
             let meets = Meets { devices, me: 0, slot };
-            Some(Links::open(&contexts, &meets, wanted, &probes, LIMIT)?)
+            Some(Links::open(&contexts, &meets, wanted, &probes, LIMIT, &wheels())?)
         } else {
             None
         };
@@ -106,10 +116,17 @@ impl Ring {
                 };
                 k.signature.0.iter().map(|f| one(&f.role)).collect::<Result<Vec<u64>, _>>()
             };
+            let nccl = links.as_ref().is_some_and(|l| l.backend() == Backend::Nccl);
+            if nccl && ranks > 1 {
+                return Err(CliError::internal("NCCL alone joins GPUs, not ranks of one"));
+            }
+            let library = if nccl { Some([values.address(0)?, values.address(bytes)?, words]) } else { None };
             let of = |k: &Generated| Ok::<_, CudaError>((on.kernel(k)?, args(k)?));
             seats.push(Seat {
                 stream: Stream::new(context)?,
                 kernels: [of(&kernels[me])?, of(&make[me])?, of(&check[me])?],
+                me,
+                library,
                 dependent: gpu.arch.has_bulk_copy(),
                 state,
                 events: [Event::new(context)?, Event::new(context)?],
@@ -159,7 +176,7 @@ impl Ring {
     /// the exact sum.
     pub(crate) fn stress(&self, replays: u64) -> Result<u64, CudaError> {
         let run = |seat: &Seat| {
-            let mut graph = seat.capture(&[1, 0, 2])?;
+            let mut graph = seat.capture(&[1, 0, 2], self.links.as_ref())?;
             let mut left = replays;
             while left > 0 {
                 let n = left.min(BATCH);
@@ -186,7 +203,7 @@ impl Ring {
     /// Seconds of one all-reduce in a graph of them.
     pub(crate) fn time(&self) -> Result<f64, CudaError> {
         let run = |seat: &Seat| {
-            let mut graph = seat.capture(&[0])?;
+            let mut graph = seat.capture(&[0], self.links.as_ref())?;
             let mut all = Vec::new();
             for _ in 0..=TIMED {
                 let [from, to] = &seat.events;
@@ -206,4 +223,4 @@ impl Ring {
 }
 
 /// The ways that may be asked for.
-pub(crate) const WAYS: [Backend; 2] = [Backend::P2p, Backend::Host];
+pub(crate) const WAYS: [Backend; 3] = [Backend::P2p, Backend::Host, Backend::Nccl];

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use glmc_codegen_cuda::nvrtc::wheels;
 use glmc_codegen_cuda::program::{Choices, Spread, links};
 use glmc_runtime::device::Device;
 use glmc_runtime::device::cuda::{Backend, CudaDevice, CudaGroup, CudaOptions, Member, Probe, Wanted};
@@ -76,13 +77,14 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     n.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is no time in seconds above 0"))
 }
 
-/// `auto`, `p2p` or `host`.
+/// `auto`, `p2p`, `nccl` or `host`.
 pub(crate) fn parse_wanted(text: &str) -> Result<Wanted, String> {
     match text {
         "auto" => Ok(Wanted::Auto),
         "p2p" => Ok(Wanted::Only(Backend::P2p)),
         "host" => Ok(Wanted::Only(Backend::Host)),
-        _ => Err(format!("`{text}` is no way to exchange values: auto, p2p, host")),
+        "nccl" => Ok(Wanted::Only(Backend::Nccl)),
+        _ => Err(format!("`{text}` is no way to exchange values: auto, p2p, nccl, host")),
     }
 }
 
@@ -144,9 +146,10 @@ pub(super) fn group(
     let map = args.map.as_ref().map_or_else(|| evenly(ranks, gpus.len().min(ranks)), |m| m.places(&numbers));
     let used = map.iter().max().map_or(0, |d| d + 1);
     let used_gpus: Vec<&Gpu> = gpus.iter().take(used).copied().collect();
-    let small_bytes = if used > 1 { Some(super::measure::small_bytes(&used_gpus, args.collectives)?) } else { None };
+    let library = args.collectives == Wanted::Only(Backend::Nccl);
+    let small_bytes = if used > 1 && !library { Some(super::measure::small_bytes(&used_gpus, args.collectives)?) } else { None };
     let multiprocessors = Some(first.context.info().multiprocessors);
-    let choices = Choices { multiprocessors, small_bytes, ..Choices::default() };
+    let choices = Choices { multiprocessors, small_bytes, library, ..Choices::default() };
     let Spread { kernels, devices, .. } = Spread::new(&loaded.plan, first.arch, &choices, &map)?;
     let probe = links::probe();
     let mut members = Vec::new();
@@ -175,7 +178,7 @@ pub(super) fn group(
         let (bytes, starts) = (vec![d.bytes()], (0..plan.phases.len()).map(|i| d.starts(i)).collect());
         (Box::new(d), "local", bytes, starts)
     } else {
-        let d = CudaGroup::new(members, plan, weights, options, args.collectives, &progress)?;
+        let d = CudaGroup::new(members, plan, weights, options, (args.collectives, &wheels()), &progress)?;
         if let Some(note) = d.note() {
             say(&format!("warning: {note}"));
         }

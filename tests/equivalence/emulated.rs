@@ -202,10 +202,17 @@ fn check_on(machine: &Target, options: &LiftOptions, choices: &Choices, near: f6
     assert_eq!(ran, "prefill.short prefill prefill.short decode_1 decode_2 decode_1.short", "{target}");
     let mut worst = 0.0f64;
     for (at, w) in &shown {
+        let w = &w;
         let d = far(&seen[at], w);
         worst = worst.max(d);
         let names = c.plan.phases.iter().map(|p| p.steps.get(at.1).map_or("", |s| s.name.as_str()));
         let names = names.collect::<Vec<_>>().join(" or ");
+        if d > near {
+            let apart = seen[at].iter().zip(*w).enumerate().filter(|(_, (g, w))| g != w).take(8);
+            println!("{:?}", apart.collect::<Vec<_>>());
+            let kernel = c.plan.phases.iter().map(|p| p.steps.get(at.1).map_or("", |s| s.kernel.name()));
+            println!("{:?}", kernel.collect::<Vec<_>>());
+        }
         assert!(d <= near, "{target}: run {}, step {} ({names}), output {}: off by {d:e} of the RMS", at.0, at.1, at.2);
     }
     let logits = got.iter().zip(&want).map(|(g, w)| {
@@ -294,6 +301,7 @@ fn merges_of_several_devices_give_the_bits_of_one_device() {
     assert!([PendingKind::Softmax, PendingKind::TopK].iter().all(|k| pending(&plan, *k) > 0));
 }
 
+/// More of them are planted where they cost less: `links` of the kernels' own tests.
 #[test]
 fn faults_of_meetings_are_seen() {
     let machine = crate::run::machine("8x-cpu").target;
@@ -305,11 +313,7 @@ fn faults_of_meetings_are_seen() {
     let bits = |v: &[Vec<f32>]| v.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
     let faults = [
         ("the generation is not counted", "  c->generation = generation;\n", ""),
-        ("one slot for all meetings", "(generation & 1) * control_of", "0 * control_of"),
-        ("the slot of the meeting before", "(generation & 1) * control_of", "((generation + C::ME) & 1) * control_of"),
-        ("a flag that is awaited one too low", "glmc_load_system(flag) < generation", "glmc_load_system(flag) + 1 < generation"),
         ("flags that are not raised", "glmc_release_system(flags_of<C>(args, d, C::ME) + glmc_block_x(), generation)", ";"),
-        ("flags before the parts of a second round", "raise_flags<C>(args, generation + 1);", "raise_flags<C>(args, generation + 2);"),
     ];
     for (what, from, to) in faults {
         let mut changed = 0;
@@ -335,7 +339,7 @@ fn faults_of_meetings_are_seen() {
 #[test]
 fn weights_as_in_the_file_and_rounded_activations_come_near() {
     // What is chosen by scores may differ where activations are rounded; this model and prompt have no such choice.
-    let choices = Choices { activations: Activations::BF16, rows_only: true, multiprocessors: Some(4), small_bytes: None };
+    let choices = Choices { activations: Activations::BF16, rows_only: true, multiprocessors: Some(4), small_bytes: None, library: false };
     check("cpu", &choices, 5e-2);
 }
 

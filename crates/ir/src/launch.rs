@@ -38,6 +38,11 @@ pub struct Meets {
 }
 
 impl Meets {
+    /// Where the first slot starts in a slab.
+    pub fn first_slot(&self) -> u64 {
+        8 * MOST_FLAGS * self.devices as u64
+    }
+
     /// Bytes of a device's slab: flags, two slots. It holds zeros before the first call.
     pub fn slab(&self) -> u64 {
         8 * MOST_FLAGS * self.devices as u64 + 2 * self.slot
@@ -66,6 +71,63 @@ pub struct PhaseLaunches {
     pub params: Vec<Vec<u64>>,
     /// The step of each meeting with other devices, in order: the same on every device.
     pub meetings: Vec<usize>,
+    /// What a library moves, in order, where it is asked to.
+    pub transfers: Vec<Transfer>,
+}
+
+/// What a library moves between devices, between two calls.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Transfer {
+    /// Index of the call that it comes before.
+    pub before: usize,
+    /// Index of the step in the phase.
+    pub step: usize,
+    /// What is moved; the other devices move the other ends of it.
+    pub moves: Moves,
+}
+
+/// See [`Transfer`].
+#[derive(Clone, PartialEq, Debug)]
+pub enum Moves {
+    /// Words of all devices, reduced to all of them.
+    Reduce {
+        /// This device's.
+        from: Place,
+        /// The result.
+        to: Place,
+        /// How many, by the bounds.
+        words: u64,
+        /// How.
+        what: Reduction,
+    },
+    /// Parts that go to other devices' slabs and come into this one's.
+    Parts(Vec<Part>),
+}
+
+/// How words are reduced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reduction {
+    /// Sums of floats.
+    SumF32,
+    /// Sums of integers that wrap.
+    SumI32,
+    /// The largest float.
+    MaxF32,
+    /// The largest integer.
+    MaxI32,
+}
+
+/// A part of a value that one device sends and another receives.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Part {
+    /// The rank's memory that goes; `None`: a part that comes.
+    pub from: Option<Place>,
+    /// Where it lies in the receiver's slab, from the start of its first slot.
+    pub at: u64,
+    /// Words, by the bounds.
+    pub words: u64,
+    /// The other device.
+    pub peer: usize,
 }
 
 /// One run of a kernel.

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use glmc_runtime::device::cuda::{CudaError, Wanted};
+use glmc_runtime::device::cuda::{Backend, CudaError, Wanted};
 use serde_json::{Value, json};
 
 use super::super::gpu::Gpu;
@@ -69,6 +69,10 @@ pub(super) fn run(gpu: &Gpu, args: &SelftestArgs, replays: u64) -> Result<Vec<St
     for map in maps {
         for words in WORDS {
             for way in WAYS.into_iter().take(if n > 1 { WAYS.len() } else { 1 }) {
+                // Ranks of one GPU are not the library's business.
+                if way == Backend::Nccl && map.len() > n {
+                    continue;
+                }
                 // The whole number of replays where it says most: the first way, the size of a decoded token.
                 let replays = if way == WAYS[0] && words == WORDS[0] { replays } else { replays.min(REPLAYS) };
                 let start = Instant::now();

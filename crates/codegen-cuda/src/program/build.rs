@@ -222,6 +222,10 @@ impl Build<'_> {
                 Some(c) => self.meetings(step, &c, &mut symbols).map_err(Fault::Why).map(|made| {
                     let of = |d: &mut PhaseLaunches| d.meetings.extend(std::iter::repeat_n(index, made.exchanges));
                     out.iter_mut().for_each(of);
+                    for (d, before, moves) in made.transfers {
+                        let before = out[d].calls.len() + before;
+                        out[d].transfers.push(self.transfer(before, index, moves));
+                    }
                     made.calls
                 }),
                 None => (0..ranks).try_fold(Vec::new(), |mut calls, rank| {
@@ -249,14 +253,20 @@ impl Build<'_> {
 
     /// The call with ranks as its device counts them.
     fn numbered(&self, mut call: Call) -> Call {
-        let own = |rank: usize| self.map[..rank].iter().filter(|d| **d == self.map[rank]).count();
-        for a in &mut call.args {
-            if let Place::Mem { rank, .. } | Place::Symbols { rank } = a {
-                *rank = own(*rank);
-            }
-        }
-        call.rank = own(call.rank);
+        call.args.iter_mut().for_each(|a| self.number(a));
+        call.rank = self.own(call.rank);
         call
+    }
+
+    /// A rank as its device counts it.
+    fn own(&self, rank: usize) -> usize {
+        self.map[..rank].iter().filter(|d| **d == self.map[rank]).count()
+    }
+
+    pub(super) fn number(&self, place: &mut Place) {
+        if let Place::Mem { rank, .. } | Place::Symbols { rank } = place {
+            *rank = self.own(*rank);
+        }
     }
 
     pub(super) fn kernel(

@@ -17,6 +17,8 @@ pub struct Choices {
     pub multiprocessors: Option<u32>,
     /// Most bytes of a value that an all-reduce over several devices sends whole to each; `None` counts as 128 KiB.
     pub small_bytes: Option<u64>,
+    /// Whether a library moves what devices exchange, in place of kernels that wait for each other.
+    pub library: bool,
 }
 
 /// Contracts whose kernels stream the lane layout.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use glmc_ir::collective::CollectiveKind;
 use glmc_ir::launch::MOST_FLAGS;
-use glmc_ir::ty::{Dim, Elem, Extent, PendingKind, SymValues, TensorType};
+use glmc_ir::ty::{Dim, Extent, SymValues, TensorType};
 
 use super::local::Symbols;
 use super::meet::Meet;
@@ -19,7 +19,7 @@ const THREADS: u64 = 256;
 /// Most blocks of the launch that ends a meeting.
 const MOST_BLOCKS: u64 = 528;
 /// Parts in a slot start at multiples of this.
-const ALIGN: u64 = 256;
+pub(super) const ALIGN: u64 = 256;
 
 /// A meeting as one device takes part in it.
 pub(super) struct Exchange<'a> {
@@ -47,22 +47,12 @@ impl Exchange<'_> {
         for ty in [self.meet.arg, self.meet.result] {
             symbols.local(ty, self.meet.mesh, self.holder as u64)?;
         }
-        match (self.meet.what.kind, self.op()) {
-            (CollectiveKind::AllReduce, Some(op)) => self.reduced(symbols, op),
+        match (self.meet.what.kind, self.meet.reduction()) {
+            (CollectiveKind::AllReduce, Some(op)) => self.reduced(symbols, &format!("{op:?}")),
             _ => self.handed(symbols),
         }
     }
 
-    /// The operation of a merge that is done word by word.
-    fn op(&self) -> Option<&'static str> {
-        match (self.meet.pending()?, self.meet.arg.elem) {
-            (PendingKind::Sum | PendingKind::Owned, Elem::I32) => Some("SumI32"),
-            (PendingKind::Sum | PendingKind::Owned, _) => Some("SumF32"),
-            (PendingKind::Max, Elem::I32) => Some("MaxI32"),
-            (PendingKind::Max, _) => Some("MaxF32"),
-            (PendingKind::Softmax | PendingKind::TopK, _) => None,
-        }
-    }
 
     fn reduced(&self, symbols: &mut Symbols, op: &str) -> Result<Made, String> {
         let value = self.meet.value(symbols)?;

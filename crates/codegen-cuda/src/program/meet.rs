@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use glmc_ir::collective::{Collective, CollectiveKind};
 use glmc_ir::kernel::Access;
+use glmc_ir::launch::Reduction;
 use glmc_ir::placement::Mesh;
 use glmc_ir::ty::{Dim, Elem, PendingKind, SymValues, TensorType};
 
@@ -85,6 +86,17 @@ impl Meet<'_> {
     /// The merge of an all-reduce or a reduce-scatter.
     pub(super) fn pending(&self) -> Option<PendingKind> {
         self.arg.pending.as_ref().map(|(k, _)| *k)
+    }
+
+    /// The operation of a merge that is done word by word.
+    pub(super) fn reduction(&self) -> Option<Reduction> {
+        match (self.pending()?, self.arg.elem) {
+            (PendingKind::Sum | PendingKind::Owned, Elem::I32) => Some(Reduction::SumI32),
+            (PendingKind::Sum | PendingKind::Owned, _) => Some(Reduction::SumF32),
+            (PendingKind::Max, Elem::I32) => Some(Reduction::MaxI32),
+            (PendingKind::Max, _) => Some(Reduction::MaxF32),
+            (PendingKind::Softmax | PendingKind::TopK, _) => None,
+        }
     }
 
     /// What is done for one element of the value, or one candidate.

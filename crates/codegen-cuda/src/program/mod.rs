@@ -6,6 +6,7 @@
 mod build;
 mod choose;
 mod exchange;
+mod library;
 pub mod links;
 mod local;
 mod meet;

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 
 use glmc_ir::collective::{Collective, CollectiveKind};
 use glmc_ir::kernel::Access;
-use glmc_ir::launch::{Call, Place};
+use glmc_ir::launch::{Call, Moves, Place};
 use glmc_ir::plan::{Mem, Phase, Step};
 use glmc_ir::shard_map::group;
 use glmc_ir::ty::{PendingKind, TensorType};
 
 use super::build::{ALIGN, Build, inputs};
 use super::exchange::{Exchange, Made};
+use super::library::Moved;
 use super::local::Symbols;
 use super::meet::Meet;
 use super::own;
@@ -32,6 +33,15 @@ pub(super) struct Meetings {
     pub(super) calls: Vec<(usize, Call)>,
     /// How many of them, on each device, are meetings of all devices.
     pub(super) exchanges: usize,
+    /// What a library moves: the device, how many of its calls above come before, what.
+    pub(super) transfers: Vec<(usize, usize, Moves)>,
+}
+
+impl Meetings {
+    /// The calls of a device so far.
+    pub(super) fn count(&self, device: usize) -> usize {
+        self.calls.iter().filter(|(d, _)| *d == device).count()
+    }
 }
 
 impl Build<'_> {
@@ -57,6 +67,10 @@ impl Build<'_> {
             let members = if alone { vec![rank] } else { all };
             let devices: BTreeSet<usize> = members.iter().map(|r| self.map[*r]).collect();
             let meet = |here| Meet { what, arg: &from.ty, result: &to.ty, mesh, members: &members, here };
+            if devices.len() > 1 && self.choices.library {
+                self.moved(&Moved { meet: &meet(&[]), from: from.mem, to: to.mem }, symbols, &mut made)?;
+                continue;
+            }
             if devices.len() > 1 {
                 self.exchange(&meet, from.mem, to.mem, symbols, &mut made)?;
                 continue;

@@ -31,6 +31,7 @@ impl CudaDevice {
             if self.poison && first {
                 self.poison_outputs(phase, step).map_err(named)?;
             }
+            self.transfers(phase, index, i).map_err(named)?;
             self.launch(phase, index, &call, false).map_err(named)?;
             let kernel = &self.kernels[call.kernel].name;
             self.guard.wait(&self.stream, &format!("kernel {kernel}")).map_err(named)?;
@@ -38,6 +39,9 @@ impl CudaDevice {
                 self.show(plan, phase, call.step, syms, see)?;
             }
         }
+        let end = self.launches.phases[index].calls.len();
+        let named = |source| RuntimeError::Cuda { step: phase.name.clone(), source };
+        self.transfers(phase, index, end).map_err(named)?;
         Ok(())
     }
 

@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use glmc_ir::launch::{Call, Launches};
+use glmc_ir::launch::{Call, Launches, Moves, Part, Place};
 use glmc_ir::placement::strip;
 use glmc_ir::plan::{Mem, Phase, Plan};
 use glmc_ir::ty::{Elem, SymValues};
 
 use super::guard::Guard;
+use super::nccl::Moved;
 use super::place::{MeetPlaces, Places, StepLayout};
 use super::{Context, CudaError, Function, Graph, Launch, Readback, Ring, Stream, upload};
 use crate::device::Device;
@@ -137,7 +138,11 @@ impl CudaDevice {
         let steps = layouts.iter().map(|l| l.bytes).max().unwrap_or(0);
         let staging = upload::staging(&launches);
         let mut places = Places::new(context, plan, &launches, steps, staging).map_err(failed)?;
-        let guard = Guard { limit: options.limit, halt: meets.as_ref().map(|m| m.words.clone()) };
+        let guard = Guard {
+            limit: options.limit,
+            halt: meets.as_ref().map(|m| m.words.clone()),
+            comms: meets.as_ref().and_then(|m| m.comms.clone()),
+        };
         places.meets = meets;
         let stream = Stream::new(context).map_err(failed)?;
         upload::upload(&stream, plan, &launches, &kernels, weights, &mut places, progress).map_err(failed)?;
@@ -159,10 +164,45 @@ impl CudaDevice {
             result: Vec::new(),
             result_name: String::new(),
         };
-        if options.graphs {
-            (0..plan.phases.len()).try_for_each(|i| device.capture(&plan.phases[i], i))?;
+        // Devices that a library joins capture at the same time: see `CudaGroup`.
+        if device.guard.comms.is_none() {
+            device.capture_all(plan)?;
         }
         Ok(device)
+    }
+
+    /// Captures all phases, where graphs are wanted.
+    pub(super) fn capture_all(&mut self, plan: &Plan) -> Result<(), RuntimeError> {
+        let phases = if self.options.graphs { plan.phases.len() } else { 0 };
+        (0..phases).try_for_each(|i| self.capture(&plan.phases[i], i))
+    }
+
+    /// What a library moves before call `at` of a phase; whether it moves anything.
+    pub(super) fn transfers(&self, phase: &Phase, index: usize, at: usize) -> Result<bool, CudaError> {
+        let mut any = false;
+        for t in self.launches.phases[index].transfers.iter().filter(|t| t.before == at) {
+            any = true;
+            let missing = || CudaError::Program("it has transfers, and no library is asked for".into());
+            let meets = self.places.meets.as_ref().ok_or_else(missing)?;
+            let comms = meets.comms.as_ref().ok_or_else(missing)?;
+            let layout = &self.phases[index].layout;
+            let address = |p: Place| self.places.address(phase, layout, p);
+            match &t.moves {
+                Moves::Reduce { from, to, words, what } => {
+                    comms.all_reduce(meets.me, &self.stream, [address(*from)?, address(*to)?], *words, *what)?;
+                }
+                Moves::Parts(parts) => {
+                    let slab = meets.slabs.get(meets.me).copied().ok_or_else(missing)?;
+                    let one = |p: &Part| {
+                        let at = p.from.map_or(Ok(slab + meets.first_slot + p.at), address)?;
+                        Ok(Moved { send: p.from.is_some(), at, words: p.words, peer: p.peer })
+                    };
+                    let parts = parts.iter().map(one).collect::<Result<Vec<_>, CudaError>>()?;
+                    comms.parts(meets.me, &self.stream, &parts)?;
+                }
+            }
+        }
+        Ok(any)
     }
 
     /// Bytes of device memory that the plan's own pieces take.
@@ -189,14 +229,22 @@ impl CudaDevice {
         let mut graphs = Vec::new();
         for segment in &phase.segments {
             let steps = segment.first..segment.first + segment.count;
-            let calls = self.launches.phases[index].calls.iter().filter(|c| steps.contains(&c.step));
+            let calls = self.launches.phases[index].calls.iter().enumerate().filter(|(_, c)| steps.contains(&c.step));
+            let end = self.launches.phases[index].calls.len();
+            let last = phase.segments.last().is_some_and(|s| s.first == segment.first);
             let mut failed = None;
             let graph = self.stream.capture(|_| {
-                calls.enumerate().try_for_each(|(i, call)| {
-                    // The first launch of a graph follows a copy or another graph.
-                    let dependent = self.options.dependent && i > 0;
-                    self.launch(phase, index, call, dependent).inspect_err(|_| failed = Some(call.step))
-                })
+                calls.enumerate().try_for_each(|(i, (at, call))| {
+                    let mut start = || {
+                        let moved = self.transfers(phase, index, at)?;
+                        // The first launch of a graph follows a copy or another graph.
+                        let dependent = self.options.dependent && i > 0 && !moved;
+                        self.launch(phase, index, call, dependent)
+                    };
+                    start().inspect_err(|_| failed = Some(call.step))
+                })?;
+                // Behind the last call.
+                if last { self.transfers(phase, index, end).map(|_| ()) } else { Ok(()) }
             });
             let step = failed.and_then(|i| phase.steps.get(i)).map_or(phase.name.clone(), |s| s.name.clone());
             let mut graph = graph.map_err(|source| RuntimeError::Cuda { step, source })?;

@@ -3,6 +3,7 @@
 //!
 //! The first failure ends all: it ends every wait in kernels, the others drain, and one message says what happened.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
@@ -110,8 +111,8 @@ fn serve(mut device: CudaDevice, plan: &Plan, jobs: &Receiver<Job>, done: &Sende
 }
 
 impl CudaGroup {
-    /// Brings a plan to its devices. The first member has rank 0; `progress` gets the bytes of a device's weights that
-    /// are on their way and all of them.
+    /// Brings a plan to its devices. The first member has rank 0; `folders` are where NCCL may be; `progress` gets
+    /// the bytes of a device's weights that are on their way and all of them.
     ///
     /// # Errors
     /// Devices that do not reach each other; as [`CudaDevice::new`] of any.
@@ -120,7 +121,7 @@ impl CudaGroup {
         plan: &Plan,
         weights: &[Weights],
         options: CudaOptions,
-        wanted: Wanted,
+        (wanted, folders): (Wanted, &[PathBuf]),
         progress: &dyn Fn(u64, u64),
     ) -> Result<CudaGroup, RuntimeError> {
         let failed = |source| RuntimeError::Cuda { step: "load".into(), source };
@@ -133,7 +134,8 @@ impl CudaGroup {
         let contexts: Vec<Context> = members.iter().map(|m| m.context.clone()).collect();
         let probes: Vec<Probe> = members.iter().map(|m| m.probe.clone()).collect();
         // Kernels give up later than the host, which knows more.
-        let links = Links::open(&contexts, &meets, wanted, &probes, options.limit + SLACK).map_err(failed)?;
+        let links = Links::open(&contexts, &meets, wanted, &probes, options.limit + SLACK, folders);
+        let links = links.map_err(failed)?;
         let links = Arc::new(links);
         let names = members.iter().map(|m| (m.launches.ranks.clone(), format!("{:?}", m.context))).collect();
         let meetings = members[0].launches.phases.iter().map(|p| p.meetings.clone()).collect();
@@ -144,6 +146,15 @@ impl CudaGroup {
             let d = CudaDevice::member(&context, plan, weights, launches, kernels, options, places, progress)?;
             bytes.push(d.bytes() + links.bytes());
             devices.push(d);
+        }
+        if links.backend() == Backend::Nccl {
+            // The library joins its devices where they first exchange something, so none may wait for another.
+            std::thread::scope(|scope| {
+                let start = |d| scope.spawn(move || CudaDevice::capture_all(d, plan));
+                let threads: Vec<_> = devices.iter_mut().map(start).collect();
+                let lost = |_| Err(RuntimeError::Request("a device's thread panicked".into()));
+                threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(lost))
+            })?;
         }
         let mut devices = devices.into_iter();
         let first = devices.next().ok_or_else(|| bad("it has no device"))?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::nccl::Comms;
 use super::{CudaError, Mapped, Stream};
 
 /// How long a device may take to drain when every wait in its kernels has been ended.
@@ -18,6 +19,8 @@ pub(super) struct Guard {
     pub(super) limit: Duration,
     /// The words that end every wait of kernels for other devices.
     pub(super) halt: Option<Arc<Mapped>>,
+    /// The library whose kernels look at no such word.
+    pub(super) comms: Option<Arc<Comms>>,
 }
 
 impl Guard {
@@ -25,6 +28,9 @@ impl Guard {
     pub(super) fn halt(&self) {
         if let Some(h) = &self.halt {
             h.set(0, 1);
+        }
+        if let Some(c) = &self.comms {
+            c.abort();
         }
     }
 

@@ -1,13 +1,15 @@
 //! What the GPUs of a plan have for each other: slabs that all of them write to, each one's control block, and the words
 //! in host memory. Owns the choice of how they reach each other, proved by data for every directed pair.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use glmc_ir::launch::Meets;
+use glmc_ir::launch::{Meets, Reduction};
 
 use super::exec::Kernel;
 use super::guard::Guard;
+use super::nccl::Comms;
 use super::place::MeetPlaces;
 use super::{Context, CudaError, Mapped, Memory, Stream};
 
@@ -22,6 +24,8 @@ pub enum Backend {
     P2p,
     /// Kernels write to page-locked host memory, where the others read.
     Host,
+    /// NCCL moves what is exchanged.
+    Nccl,
 }
 
 impl Backend {
@@ -30,6 +34,7 @@ impl Backend {
         match self {
             Backend::P2p => "p2p",
             Backend::Host => "host",
+            Backend::Nccl => "nccl",
         }
     }
 }
@@ -72,6 +77,7 @@ pub struct Links {
     slabs: Vec<Slab>,
     controls: Vec<Memory>,
     words: Arc<Mapped>,
+    comms: Option<Arc<Comms>>,
     meets: Meets,
     note: Option<String>,
 }
@@ -94,7 +100,7 @@ fn pair(from: &Context, to: &Context, probe: &Probe, seed: u32) -> Result<(), Cu
     let stream = Stream::new(from)?;
     let args = [target.address(0)?, own.address(0)?, own.address(256)?];
     probe.kernel.launch(&stream, &args, false, false)?;
-    let guard = Guard { limit: PATIENCE, halt: None };
+    let guard = Guard { limit: PATIENCE, halt: None, comms: None };
     guard.wait(&stream, "a megabyte written to another GPU").map_err(|e| named(e.to_string()))?;
     let mut bad = [0; 4];
     own.download(0, &mut bad)?;
@@ -110,7 +116,7 @@ fn pair(from: &Context, to: &Context, probe: &Probe, seed: u32) -> Result<(), Cu
 
 impl Links {
     /// Memory for the devices of `meets`, reached as `wanted` says; `probes` are those of each device, `limit` bounds the
-    /// waits of kernels.
+    /// waits of kernels, `folders` are where NCCL may be.
     ///
     /// # Errors
     /// Pairs that do not reach each other where nothing else is allowed; what the driver says.
@@ -120,10 +126,16 @@ impl Links {
         wanted: Wanted,
         probes: &[Probe],
         limit: Duration,
+        folders: &[PathBuf],
     ) -> Result<Links, CudaError> {
         let first = contexts.first().ok_or_else(|| CudaError::Links("no device".into()))?;
         let (mut backend, mut note) = (Backend::P2p, None);
-        if wanted == Wanted::Only(Backend::Host) {
+        let mut comms = None;
+        if let Wanted::Only(Backend::Nccl) = wanted {
+            let numbers: Vec<usize> = contexts.iter().map(|c| c.info().index).collect();
+            comms = Some(Comms::open(&super::nccl(folders)?.path, &numbers)?);
+            backend = Backend::Nccl;
+        } else if wanted == Wanted::Only(Backend::Host) {
             backend = Backend::Host;
         } else {
             let reached = Self::pairs(contexts).try_for_each(|(i, j)| {
@@ -139,7 +151,7 @@ impl Links {
             }
         }
         let slab = |c: &Context| match backend {
-            Backend::P2p => {
+            Backend::P2p | Backend::Nccl => {
                 let mut m = Memory::new(c, meets.slab())?;
                 m.fill(0)?;
                 Ok(Slab::Device(m))
@@ -156,7 +168,7 @@ impl Links {
         };
         let controls = contexts.iter().map(control).collect::<Result<Vec<_>, CudaError>>()?;
         let words = Arc::new(Mapped::new(first, meets.halt())?);
-        Ok(Links { backend, contexts: contexts.to_vec(), slabs, controls, words, meets: meets.clone(), note })
+        Ok(Links { backend, contexts: contexts.to_vec(), slabs, controls, words, comms, meets: meets.clone(), note })
     }
 
     /// All directed pairs.
@@ -177,12 +189,24 @@ impl Links {
 
     /// Bytes on a device.
     pub fn bytes(&self) -> u64 {
-        if self.backend == Backend::P2p { self.meets.slab() } else { 0 }
+        if self.backend == Backend::Host { 0 } else { self.meets.slab() }
     }
 
     /// The word that ends every wait, and what devices waited for: see [`Links::waits`].
     pub fn halt(&self) {
         self.words.set(0, 1);
+        if let Some(c) = &self.comms {
+            c.abort();
+        }
+    }
+
+    /// Reduces floats of every device to every device by NCCL, in the order of a stream of device `me`.
+    ///
+    /// # Errors
+    /// [`CudaError::Links`] without NCCL; what it says.
+    pub fn library_sum(&self, me: usize, stream: &Stream, from: u64, to: u64, words: u64) -> Result<(), CudaError> {
+        let c = self.comms.as_ref().ok_or_else(|| CudaError::Links("NCCL is not asked for".into()))?;
+        c.all_reduce(me, stream, [from, to], words, Reduction::SumF32)
     }
 
     /// What each device gave up waiting for: itself, the device that did not come, and how many meetings it had ended.
@@ -207,12 +231,14 @@ impl Links {
 
     pub(super) fn places(&self, me: usize) -> Result<MeetPlaces, CudaError> {
         let (slabs, control, halt) = self.addresses(me)?;
-        Ok(MeetPlaces { slabs, control, halt, words: self.words.clone() })
+        let first_slot = self.meets.first_slot();
+        let (words, comms) = (self.words.clone(), self.comms.clone());
+        Ok(MeetPlaces { me, slabs, first_slot, control, halt, words, comms })
     }
 
     /// What bounds the host's waits.
     pub(super) fn guard(&self, limit: Duration) -> Guard {
-        Guard { limit, halt: Some(self.words.clone()) }
+        Guard { limit, halt: Some(self.words.clone()), comms: self.comms.clone() }
     }
 
     /// Waits until the work of a device's stream is done, at most so long; then ends every wait of kernels.

@@ -14,6 +14,7 @@ mod guard;
 mod launch;
 mod links;
 mod memory;
+mod nccl;
 mod pinned;
 mod place;
 mod upload;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use glmc_ir::launch::{Launches, Place};
 use glmc_ir::plan::{Mem, Phase, Plan};
 
+use super::nccl::Comms;
 use super::{Context, CudaError, Mapped, Memory};
 
 /// Every piece starts at a multiple of this.
@@ -62,6 +63,10 @@ pub(super) struct Places {
 /// Addresses through which a device meets others; whoever made the memory keeps it as long as the device.
 #[derive(Clone, Debug)]
 pub(super) struct MeetPlaces {
+    /// The device's place among them.
+    pub(super) me: usize,
+    /// Where the first slot starts in a slab.
+    pub(super) first_slot: u64,
     /// The slab of each device.
     pub(super) slabs: Vec<u64>,
     /// The device's own control block.
@@ -70,6 +75,8 @@ pub(super) struct MeetPlaces {
     pub(super) halt: u64,
     /// Those words.
     pub(super) words: Arc<Mapped>,
+    /// What moves values in place of kernels.
+    pub(super) comms: Option<Arc<Comms>>,
 }
 
 /// Offsets of pieces one after the other, and where the last ends.
