@@ -55,7 +55,8 @@ pub(crate) fn measure(gpus: &[&Gpu]) -> Result<Measured, CliError> {
 }
 
 fn pair(gpus: &[&Gpu; 2], way: Backend) -> Result<[f64; 3], CliError> {
-    let time = |words: u64, small: u64| Ok::<_, CliError>(Ring::new(gpus, &[0, 1], words, small, Wanted::Only(way))?.time()?);
+    let time =
+        |words: u64, small: u64| Ok::<_, CliError>(Ring::new(gpus, &[0, 1], words, small, Wanted::Only(way))?.time()?);
     let (tiny, token, large) = (time(TINY, u64::MAX >> 8)?, time(TOKEN, u64::MAX >> 8)?, time(LARGE, 0)?);
     // Of a value that each of two GPUs merges a half of, each sends all once.
     Ok([tiny, token, 4.0 * LARGE as f64 / large])

@@ -1,7 +1,7 @@
 //! All-reduces alone, over the GPUs of this machine: each replay with operands made there and results compared there, and
 //! how long they take. What a self-test and `devices --measure` share.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use glmc_codegen_cuda::nvrtc::wheels;
 use glmc_codegen_cuda::program::links::{AllReduce, all_reduce, probe};
@@ -19,6 +19,8 @@ pub(crate) const MEETINGS: usize = 156;
 const BATCH: u64 = 50;
 /// Longest time that a batch may take.
 const LIMIT: Duration = Duration::from_secs(30);
+/// How long GPUs wait for one that stays away.
+const ABSENT: Duration = Duration::from_secs(1);
 /// Replays that are timed.
 const TIMED: u64 = 5;
 
@@ -66,6 +68,8 @@ pub(crate) struct Ring {
     // Dropped before the memory that its kernels use.
     seats: Vec<Seat>,
     links: Option<Links>,
+    /// Longest time that the host waits.
+    limit: Duration,
 }
 
 impl Ring {
@@ -112,7 +116,9 @@ impl Ring {
                     Role::Slab { device } => Ok(addresses.as_ref().map_or(0, |a| a.0[*device])),
                     Role::Control => Ok(addresses.as_ref().map_or(0, |a| a.1)),
                     Role::Halt => Ok(addresses.as_ref().map_or(0, |a| a.2)),
-                    Role::Symbols | Role::Scratch { .. } => Err(CudaError::Program("an all-reduce of other sizes".into())),
+                    Role::Symbols | Role::Scratch { .. } => {
+                        Err(CudaError::Program("an all-reduce of other sizes".into()))
+                    }
                 };
                 k.signature.0.iter().map(|f| one(&f.role)).collect::<Result<Vec<u64>, _>>()
             };
@@ -133,7 +139,7 @@ impl Ring {
                 _values: values,
             });
         }
-        Ok(Ring { seats, links })
+        Ok(Ring { seats, links, limit: LIMIT })
     }
 
     /// How the GPUs reach each other; `local` where there is one.
@@ -167,7 +173,7 @@ impl Ring {
 
     fn wait(&self, seat: &Seat, what: &str) -> Result<(), CudaError> {
         match &self.links {
-            Some(links) => links.wait(&seat.stream, LIMIT, what),
+            Some(links) => links.wait(&seat.stream, self.limit, what),
             None => seat.stream.wait(what),
         }
     }
@@ -193,11 +199,40 @@ impl Ring {
             seat.state.download(0, &mut words)?;
             let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| words[at + i]));
             if u64::from(number(0)) != (replays * MEETINGS as u64) & 0xffff_ffff {
-                return Err(CudaError::Program(format!("{} all-reduces of {} were compared", number(0), replays * MEETINGS as u64)));
+                return Err(CudaError::Program(format!(
+                    "{} all-reduces of {} were compared",
+                    number(0),
+                    replays * MEETINGS as u64
+                )));
             }
             wrong += u64::from(number(8));
         }
         Ok(wrong)
+    }
+
+    /// All GPUs but the last start a graph: what is then said, within a few seconds. Nothing runs afterwards.
+    ///
+    /// # Errors
+    /// What is said is not that the others waited for it.
+    pub(crate) fn without_last(mut self) -> Result<String, String> {
+        self.limit = ABSENT;
+        let last = self.seats.len() - 1;
+        let start = Instant::now();
+        let run = |seat: &Seat| {
+            if seat.me < last {
+                let mut graph = seat.capture(&[1, 0, 2], self.links.as_ref())?;
+                seat.stream.replay(&mut graph)?;
+                self.wait(seat, "all-reduces without a GPU")?;
+            }
+            Ok(0.0)
+        };
+        let said = match self.together(run) {
+            Ok(_) => return Err("all-reduces ended without one of their GPUs".into()),
+            Err(e) => e.to_string(),
+        };
+        let in_time = start.elapsed() < ABSENT * 5;
+        let named = format!("waited for GPU {last} in all-reduce 0");
+        if in_time && said.contains(&named) { Ok(said) } else { Err(said) }
     }
 
     /// Seconds of one all-reduce in a graph of them.

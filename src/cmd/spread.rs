@@ -140,14 +140,18 @@ pub(super) fn group(
     let first = gpus.first().ok_or_else(|| CliError::internal("no GPU for a plan"))?;
     let numbers: Vec<usize> = gpus.iter().map(|g| g.context.info().index).collect();
     if let Some(other) = gpus.iter().find(|g| g.arch != first.arch) {
-        let message = format!("{:?} is {}, {:?} is {}: a plan runs on GPUs of one architecture", first.context, first.arch, other.context, other.arch);
+        let message = format!(
+            "{:?} is {}, {:?} is {}: a plan runs on GPUs of one architecture",
+            first.context, first.arch, other.context, other.arch
+        );
         return Err(CliError::usage("arch", message).class("device"));
     }
     let map = args.map.as_ref().map_or_else(|| evenly(ranks, gpus.len().min(ranks)), |m| m.places(&numbers));
     let used = map.iter().max().map_or(0, |d| d + 1);
     let used_gpus: Vec<&Gpu> = gpus.iter().take(used).copied().collect();
     let library = args.collectives == Wanted::Only(Backend::Nccl);
-    let small_bytes = if used > 1 && !library { Some(super::measure::small_bytes(&used_gpus, args.collectives)?) } else { None };
+    let small_bytes =
+        if used > 1 && !library { Some(super::measure::small_bytes(&used_gpus, args.collectives)?) } else { None };
     let multiprocessors = Some(first.context.info().multiprocessors);
     let choices = Choices { multiprocessors, small_bytes, library, ..Choices::default() };
     let Spread { kernels, devices, .. } = Spread::new(&loaded.plan, first.arch, &choices, &map)?;

@@ -87,6 +87,7 @@ fn a_map_of_other_ranks_or_gpus_is_refused() {
     // The self-test of collectives needs a GPU, and replays need it.
     assert_eq!(glmc(&["selftest", "--replays", "5"]).code(), 2);
     assert!(devices > 0 || glmc(&["selftest", "--collectives"]).code() == 4);
+    assert!(devices > 1 || glmc(&["devices", "--measure"]).code() == 4);
 }
 
 #[test]

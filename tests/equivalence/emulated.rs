@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use glmc_codegen_cuda::host::{Left, Order, PlanRun, buffer};
-use glmc_codegen_cuda::nvrtc::{Compiler, Unit};
 use glmc_codegen_cuda::kernels::{Header, headers};
+use glmc_codegen_cuda::nvrtc::{Compiler, Unit};
 use glmc_codegen_cuda::program::{Choices, Program, Spread, links};
 use glmc_codegen_cuda::{Activations, Arch, Generated, emit};
 use glmc_frontend_gguf::arch::LiftOptions;
@@ -18,8 +18,8 @@ use glmc_ir::plan::{Mem, Phase, Plan, Step, param};
 use glmc_ir::ty::{Elem, PendingKind, SymValues};
 use glmc_passes::target::Target;
 use glmc_runtime::RuntimeError;
-use glmc_runtime::device::{Device, own_param};
 use glmc_runtime::device::cpu::{Observer, Output};
+use glmc_runtime::device::{Device, own_param};
 use glmc_runtime::engine::{Engine, Want};
 use glmc_runtime::load::{Weights, map_weights};
 
@@ -90,7 +90,7 @@ impl Device for Emulated {
                     let shape: Vec<usize> = local.shape(syms).unwrap().into_iter().map(|n| n as usize).collect();
                     let values = floats(&left, phase, a.mem, shape.iter().product())?;
                     let ints: Vec<i32> = values.iter().map(|x| x.to_bits().cast_signed()).collect();
-                    let output = if a.ty.elem == Elem::I32 { Output::I32(&ints) } else { Output::F32(&values) };
+                    let output = if local.elem == Elem::I32 { Output::I32(&ints) } else { Output::F32(&values) };
                     see(i, k, &shape, output);
                 }
             }
@@ -313,7 +313,11 @@ fn faults_of_meetings_are_seen() {
     let bits = |v: &[Vec<f32>]| v.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
     let faults = [
         ("the generation is not counted", "  c->generation = generation;\n", ""),
-        ("flags that are not raised", "glmc_release_system(flags_of<C>(args, d, C::ME) + glmc_block_x(), generation)", ";"),
+        (
+            "flags that are not raised",
+            "glmc_release_system(flags_of<C>(args, d, C::ME) + glmc_block_x(), generation)",
+            ";",
+        ),
     ];
     for (what, from, to) in faults {
         let mut changed = 0;
@@ -339,7 +343,13 @@ fn faults_of_meetings_are_seen() {
 #[test]
 fn weights_as_in_the_file_and_rounded_activations_come_near() {
     // What is chosen by scores may differ where activations are rounded; this model and prompt have no such choice.
-    let choices = Choices { activations: Activations::BF16, rows_only: true, multiprocessors: Some(4), small_bytes: None, library: false };
+    let choices = Choices {
+        activations: Activations::BF16,
+        rows_only: true,
+        multiprocessors: Some(4),
+        small_bytes: None,
+        library: false,
+    };
     check("cpu", &choices, 5e-2);
 }
 

@@ -16,7 +16,14 @@ const LIMIT: u64 = 20_000_000;
 
 /// `meetings` meetings in one job; for each device how many were compared, and how many words were wrong, or what a
 /// device waited for.
-fn run(all: &AllReduce, map: &[usize], words: u64, meetings: usize, headers: &[Header], order: Order) -> Result<Vec<[u64; 2]>, String> {
+fn run(
+    all: &AllReduce,
+    map: &[usize],
+    words: u64,
+    meetings: usize,
+    headers: &[Header],
+    order: Order,
+) -> Result<Vec<[u64; 2]>, String> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let devices = all.kernels.len();
     let kernels = all.kernels.iter().chain(&all.make).chain(&all.check);
@@ -55,7 +62,8 @@ fn run(all: &AllReduce, map: &[usize], words: u64, meetings: usize, headers: &[H
     }
     for (me, steps) in programs.iter().enumerate() {
         for (k, args) in (0..meetings).flat_map(|_| steps) {
-            let one = |s: &glmc_codegen_cuda::LaunchShape| Launch { shape: s.clone(), args: args.clone(), device: me as u32 };
+            let one =
+                |s: &glmc_codegen_cuda::LaunchShape| Launch { shape: s.clone(), args: args.clone(), device: me as u32 };
             job.launches.extend(k.launches.iter().map(one));
         }
     }
@@ -101,9 +109,24 @@ fn faults_of_the_protocol_are_found() {
         ("the generation is not counted", "  c->generation = generation;\n", "", true),
         ("one slot for all meetings", "(generation & 1) * control_of", "0 * control_of", true),
         ("a flag that is awaited one too low", "(flag) < generation;", "(flag) + 1 < generation;", true),
-        ("flags that are not raised", "if (d != C::ME) glmc_release_system", "if (d == C::ME) glmc_release_system", true),
-        ("the second round in the slot of the first", "(C::ME + n) % C::DEVICES, generation + 1);", "(C::ME + n) % C::DEVICES, generation);", false),
-        ("a second round that raises the first one's flags", "raise_flags<C>(args, generation + 1);", "raise_flags<C>(args, generation);", false),
+        (
+            "flags that are not raised",
+            "if (d != C::ME) glmc_release_system",
+            "if (d == C::ME) glmc_release_system",
+            true,
+        ),
+        (
+            "the second round in the slot of the first",
+            "(C::ME + n) % C::DEVICES, generation + 1);",
+            "(C::ME + n) % C::DEVICES, generation);",
+            false,
+        ),
+        (
+            "a second round that raises the first one's flags",
+            "raise_flags<C>(args, generation + 1);",
+            "raise_flags<C>(args, generation);",
+            false,
+        ),
         ("parts merged in another order", "got + m * stride", "got + (C::MEMBERS - 1 - m) * stride", true),
         ("the last words left out", "if (4 * at + i < words)", "if (4 * at + i + 1 < words)", true),
     ];
@@ -119,7 +142,8 @@ fn faults_of_the_protocol_are_found() {
             .collect();
         assert_eq!(changed, 1, "{what}: the text is not there");
         // Ranks are not on devices in order, so that a part that is another's is found.
-        let cases: [(&[usize], u64, u64); 2] = [(&[0, 0, 1], 997, if small { 1 << 20 } else { 0 }), (&[0, 1, 2], 997, 0)];
+        let cases: [(&[usize], u64, u64); 2] =
+            [(&[0, 0, 1], 997, if small { 1 << 20 } else { 0 }), (&[0, 1, 2], 997, 0)];
         for (map, words, small) in cases {
             let all = all_reduce(words, map, small).unwrap();
             let found = run(&all, map, words, 9, &planted, Order::Rising);
@@ -135,7 +159,8 @@ fn the_probe_writes_its_pattern() {
     let k = probe();
     let program = Program::build(&emit::unit([&k]), Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap();
     let words = 1 << 18;
-    let buffers = vec![Buffer::Output(4 * words), Buffer::Changed(vec![0; 4]), Buffer::Input(7u32.to_le_bytes().into())];
+    let buffers =
+        vec![Buffer::Output(4 * words), Buffer::Changed(vec![0; 4]), Buffer::Input(7u32.to_le_bytes().into())];
     let launches = vec![Launch { shape: k.launches[0].clone(), args: vec![0, 1, 2], device: 0 }];
     let back = program.run(&[Job { buffers, launches }], Order::Rising).unwrap().pop().unwrap().unwrap();
     let want = |i: u32| {

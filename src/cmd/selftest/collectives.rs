@@ -26,6 +26,8 @@ pub(super) struct Stressed {
     way: &'static str,
     bytes: u64,
     replays: u64,
+    /// Whether a GPU stayed away, which must be said.
+    absent: bool,
     /// Seconds of all replays, or what is wrong.
     pub(super) outcome: Result<f64, String>,
 }
@@ -35,15 +37,17 @@ impl Stressed {
         let Stressed { ranks, gpus, way, bytes, replays, .. } = self;
         let what = format!("collectives, {way}: {ranks} ranks on {gpus} GPUs, {bytes} bytes, {replays} x {MEETINGS}");
         match &self.outcome {
+            Ok(s) if self.absent => format!("collectives, {way}: a GPU that stays away is named after {s:.1} s  ok"),
+            Err(e) if self.absent => format!("collectives, {way}: a GPU that stays away  FAIL {e}"),
             Ok(s) => format!("{what}, exact, {s:.1} s  ok"),
             Err(e) => format!("{what}  FAIL {e}"),
         }
     }
 
     pub(super) fn json(&self) -> Value {
-        let Stressed { ranks, gpus, way, bytes, replays, outcome } = self;
+        let Stressed { ranks, gpus, way, bytes, replays, absent, outcome } = self;
         json!({
-            "ranks": ranks, "gpus": gpus, "way": way, "bytes": bytes, "replays": replays, "all_reduces": MEETINGS,
+            "absent": absent, "ranks": ranks, "gpus": gpus, "way": way, "bytes": bytes, "replays": replays, "all_reduces": MEETINGS,
             "seconds": outcome.as_ref().ok(), "why": outcome.as_ref().err(),
         })
     }
@@ -86,9 +90,28 @@ pub(super) fn run(gpu: &Gpu, args: &SelftestArgs, replays: u64) -> Result<Vec<St
                     0 => Ok(start.elapsed().as_secs_f64()),
                     n => Err(format!("{n} words are not the sum")),
                 });
-                out.push(Stressed { ranks: map.len(), gpus: n, way: name, bytes: 4 * words, replays, outcome });
+                out.push(Stressed {
+                    ranks: map.len(),
+                    gpus: n,
+                    way: name,
+                    bytes: 4 * words,
+                    replays,
+                    absent: false,
+                    outcome,
+                });
             }
         }
+    }
+    if n > 1 {
+        let start = Instant::now();
+        let (way, map) = (WAYS[0], (0..n).collect::<Vec<_>>());
+        let outcome = match Ring::new(&gpus, &map, WORDS[0], SMALL, Wanted::Only(way)) {
+            Err(e) if e.class == "device" => Err(e.message),
+            Err(e) => return Err(e),
+            Ok(ring) => ring.without_last().map(|_| start.elapsed().as_secs_f64()),
+        };
+        let bytes = 4 * WORDS[0];
+        out.push(Stressed { ranks: n, gpus: n, way: way.name(), bytes, replays: 1, absent: true, outcome });
     }
     Ok(out)
 }
@@ -105,6 +128,9 @@ pub(super) fn alone(gpu: &Gpu, args: &SelftestArgs) -> Result<(), CliError> {
     }
     match failures {
         0 => Ok(()),
-        n => Err(CliError::usage("selftest", format!("{n} of {} checks of collectives fail", all.len())).class("selftest")),
+        n => {
+            Err(CliError::usage("selftest", format!("{n} of {} checks of collectives fail", all.len()))
+                .class("selftest"))
+        }
     }
 }

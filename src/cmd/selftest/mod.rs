@@ -65,8 +65,16 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<(), CliError> {
     let models = model::run(&gpu, args.device)?;
     let collectives = collectives::run(&gpu, args, collectives::REPLAYS)?;
     let seconds = [compiled, start.elapsed().as_secs_f64()];
-    let report =
-        Report { seed, quick: args.quick, seconds, kernels: loaded.kernels, checks: &checks, outcomes, models, collectives };
+    let report = Report {
+        seed,
+        quick: args.quick,
+        seconds,
+        kernels: loaded.kernels,
+        checks: &checks,
+        outcomes,
+        models,
+        collectives,
+    };
     report.print(&gpu, args.json)?;
     match report.failures() {
         0 => Ok(()),

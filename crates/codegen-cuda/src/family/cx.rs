@@ -194,7 +194,8 @@ impl<'a> Cx<'a> {
             Some(PendingKind::TopK) => topk_part(&ty),
             _ => ty,
         };
-        let outputs = outs.map(|(p, ty)| Part { ident: ident(&p.name), ty: form(ty), storage: Storage::Rows }).collect();
+        let outputs =
+            outs.map(|(p, ty)| Part { ident: ident(&p.name), ty: form(ty), storage: Storage::Rows }).collect();
         let cx = Cx { request, params, inputs, outputs };
         for part in cx.inputs.iter().chain(&cx.outputs) {
             if part.storage == Storage::Lane && part.lane().is_none() {

@@ -126,7 +126,8 @@ impl PlanRun {
             if let Some(k) = form.repack {
                 let buffers = vec![Buffer::Input(bytes), Buffer::Output(form.bytes as usize)];
                 let launches = &self.program.kernels[k].launches;
-                let launches = launches.iter().map(|s| Launch { shape: s.clone(), args: vec![0, 1], device: 0 }).collect();
+                let launches =
+                    launches.iter().map(|s| Launch { shape: s.clone(), args: vec![0, 1], device: 0 }).collect();
                 jobs.push(Job { buffers, launches });
                 places.push(out.len());
                 out.push(Vec::new());
@@ -230,10 +231,11 @@ impl PlanRun {
             return Ok(());
         }
         let meetings = &self.program.devices[0].phases[index].meetings;
-        let told = words[2..].as_chunks::<2>().0.iter().enumerate().filter(|(_, w)| w[0] != 0).map(|(d, [peer, at])| {
-            let step = meetings.get(*at as usize % meetings.len().max(1)).and_then(|s| phase.steps.get(*s));
-            format!("device {d} waits for device {} in step `{}`", peer - 1, step.map_or("?", |s| &s.name))
-        });
+        let told =
+            words[2..].as_chunks::<2>().0.iter().enumerate().filter(|(_, w)| w[0] != 0).map(|(d, [peer, at])| {
+                let step = meetings.get(*at as usize % meetings.len().max(1)).and_then(|s| phase.steps.get(*s));
+                format!("device {d} waits for device {} in step `{}`", peer - 1, step.map_or("?", |s| &s.name))
+            });
         Err(run_error(told.collect::<Vec<_>>().join("; ")))
     }
 

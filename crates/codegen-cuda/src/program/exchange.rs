@@ -53,7 +53,6 @@ impl Exchange<'_> {
         }
     }
 
-
     fn reduced(&self, symbols: &mut Symbols, op: &str) -> Result<Made, String> {
         let value = self.meet.value(symbols)?;
         let words = size(&value.dims, &symbols.bounds)?;
@@ -134,7 +133,8 @@ impl Exchange<'_> {
         for (d, (own, dim)) in local.dims.iter().zip(&self.meet.arg.dims).enumerate() {
             let cut = matches!((&dim.extent, &dim.split), (Extent::Sym(_), Some(_)));
             if !cut {
-                let whole = Dim { split: None, ..if own.extent.as_const().is_some() { own.clone() } else { dim.clone() } };
+                let whole =
+                    Dim { split: None, ..if own.extent.as_const().is_some() { own.clone() } else { dim.clone() } };
                 let _ = write!(out, " * ({})", size(&[whole], bounds)?);
                 continue;
             }

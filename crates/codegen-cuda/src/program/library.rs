@@ -39,6 +39,8 @@ impl Build<'_> {
                     let place = |mem| Place::Mem { rank: ours[0], mem };
                     let moves = Moves::Reduce { from: place(from), to: place(of.to), words, what };
                     made.transfers.push((me, made.count(me), moves));
+                    // What devices are joined with once, before anything else moves.
+                    self.slot = self.slot.max(ALIGN);
                     let copy = self.copied(of, &ours, &mut symbols[ours[0]])?;
                     made.calls.extend(copy.map(|c| (me, c)));
                 }
@@ -85,7 +87,8 @@ impl Build<'_> {
             fields.push((format!("y{i}"), Access::Write, ty.clone()));
         }
         let comment = format!("{ty} of one rank to {} more", ours.len() - 1);
-        let source = Source { stem: "copies", comment, fields, over: &ty.dims, syms: &symbols.bounds, run, includes: &[] };
+        let source =
+            Source { stem: "copies", comment, fields, over: &ty.dims, syms: &symbols.bounds, run, includes: &[] };
         let kernel = self.kernels.add(make(source)?);
         let mut args: Vec<Place> = ours.iter().map(|r| Place::Mem { rank: *r, mem: of.to }).collect();
         if self.kernels.list[kernel].signature.0.len() > args.len() {

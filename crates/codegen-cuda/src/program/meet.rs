@@ -174,7 +174,10 @@ impl Meet<'_> {
         let _ = writeln!(run, "    i32 at = i32(part(me)[own]);");
         for m in self.ours() {
             let _ = writeln!(run, "    i32* to{m} = reinterpret_cast<i32*>(args.out{m}) + row * {k}u;");
-            let _ = writeln!(run, "    if (rank < {k}u) to{m}[rank] = at;\n    if (me == 0 && own >= found) to{m}[own] = -1;");
+            let _ = writeln!(
+                run,
+                "    if (rank < {k}u) to{m}[rank] = at;\n    if (me == 0 && own >= found) to{m}[own] = -1;"
+            );
         }
         let over = [&value.dims[..], &[Dim::new(members as u64)]].concat();
         Ok(Body { run, over, includes: &["merge.cuh"] })
@@ -255,13 +258,7 @@ fn joined(run: &mut String, cut: &Cut, dims: &[Dim], syms: &SymValues) -> Result
     Ok(())
 }
 
-fn scattered(
-    run: &mut String,
-    cut: &Cut,
-    dims: &[Dim],
-    syms: &SymValues,
-    here: &[bool],
-) -> Result<(), String> {
+fn scattered(run: &mut String, cut: &Cut, dims: &[Dim], syms: &SymValues, here: &[bool]) -> Result<(), String> {
     place(run, cut, dims, syms, "_out")?;
     for Run { member, start, end, before, held } in runs(run, cut, "_out").into_iter().filter(|r| here[r.member]) {
         let _ = writeln!(

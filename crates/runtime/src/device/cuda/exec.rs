@@ -15,8 +15,8 @@ use super::nccl::Moved;
 use super::place::{MeetPlaces, Places, StepLayout};
 use super::{Context, CudaError, Function, Graph, Launch, Readback, Ring, Stream, upload};
 use crate::device::Device;
-use crate::device::own_param;
 use crate::device::cpu::Observer;
+use crate::device::own_param;
 use crate::error::RuntimeError;
 use crate::load::Weights;
 
@@ -235,7 +235,7 @@ impl CudaDevice {
             let mut failed = None;
             let graph = self.stream.capture(|_| {
                 calls.enumerate().try_for_each(|(i, (at, call))| {
-                    let mut start = || {
+                    let start = || {
                         let moved = self.transfers(phase, index, at)?;
                         // The first launch of a graph follows a copy or another graph.
                         let dependent = self.options.dependent && i > 0 && !moved;
@@ -310,7 +310,8 @@ impl CudaDevice {
             }
             let len = usize::try_from(bytes).unwrap_or(usize::MAX);
             let guard = &self.guard;
-            let back = self.readback.get(guard, &self.stream, &self.places.arenas[0], phase.buffers[b].offset, len, &what)?;
+            let back =
+                self.readback.get(guard, &self.stream, &self.places.arenas[0], phase.buffers[b].offset, len, &what)?;
             self.result = bytemuck::cast_slice(back).to_vec();
             self.result_name.clone_from(&r.name);
             return Ok(());

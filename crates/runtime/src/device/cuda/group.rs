@@ -277,8 +277,7 @@ impl Device for CudaGroup {
         if first.is_err() {
             self.links.halt();
         }
-        let ends: Vec<RuntimeError> =
-            std::iter::once(first).chain(self.others()).filter_map(Result::err).collect();
+        let ends: Vec<RuntimeError> = std::iter::once(first).chain(self.others()).filter_map(Result::err).collect();
         if ends.is_empty() {
             self.met += self.meetings[index].len() as u64;
             return Ok(());

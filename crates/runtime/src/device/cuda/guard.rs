@@ -57,7 +57,7 @@ impl Guard {
                 self.halt();
             }
             // Where no wait can be ended nothing drains.
-            let drain = if self.halt.is_some() { DRAIN } else { Duration::ZERO };
+            let drain = if self.halt.is_some() || self.comms.is_some() { DRAIN } else { Duration::ZERO };
             let over = ended.is_some_and(|e| e.elapsed() >= drain);
             if over && !done {
                 // Whatever would wait for it is not asked any more.

@@ -9,13 +9,15 @@ use glmc_ir::launch::{Meets, Reduction};
 
 use super::exec::Kernel;
 use super::guard::Guard;
-use super::nccl::Comms;
+use super::nccl::{Comms, Moved};
 use super::place::MeetPlaces;
 use super::{Context, CudaError, Mapped, Memory, Stream};
 
 /// Bytes that a pair is tried with, and how long that may take.
 const TRIED: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long NCCL may take to join its devices.
+const JOINED: Duration = Duration::from_secs(60);
 
 /// How GPUs reach each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +116,33 @@ fn pair(from: &Context, to: &Context, probe: &Probe, seed: u32) -> Result<(), Cu
     }
 }
 
+/// Has NCCL move zeros once, so that it makes its connections before a graph is captured.
+fn join(comms: &Arc<Comms>, contexts: &[Context], slabs: &[Slab], meets: &Meets) -> Result<(), CudaError> {
+    let streams = contexts.iter().map(Stream::new).collect::<Result<Vec<_>, _>>()?;
+    let slab = |d: usize| match &slabs[d] {
+        Slab::Device(m) => m.address(meets.first_slot()),
+        Slab::Host(_) => Err(CudaError::Links("slabs that NCCL does not use".into())),
+    };
+    let all = 0..contexts.len();
+    for words in [1, meets.slot / 4] {
+        comms.grouped(|| {
+            let one = |d: usize| comms.all_reduce(d, &streams[d], [slab(d)?; 2], words, Reduction::SumI32);
+            all.clone().try_for_each(one)
+        })?;
+        comms.grouped(|| {
+            all.clone().try_for_each(|d| {
+                let peers = all.clone().filter(|p| *p != d);
+                let ends = peers.flat_map(|peer| [(true, 0), (false, meets.slot)].map(|(send, at)| (send, at, peer)));
+                let part = |(send, at, peer)| Ok(Moved { send, at: slab(d)? + at, words, peer });
+                let parts = ends.map(part).collect::<Result<Vec<_>, CudaError>>()?;
+                comms.parts(d, &streams[d], &parts)
+            })
+        })?;
+    }
+    let guard = Guard { limit: JOINED, halt: None, comms: Some(comms.clone()) };
+    streams.iter().try_for_each(|s| guard.wait(s, "the first exchange by NCCL"))
+}
+
 impl Links {
     /// Memory for the devices of `meets`, reached as `wanted` says; `probes` are those of each device, `limit` bounds the
     /// waits of kernels, `folders` are where NCCL may be.
@@ -133,6 +162,12 @@ impl Links {
         let mut comms = None;
         if let Wanted::Only(Backend::Nccl) = wanted {
             let numbers: Vec<usize> = contexts.iter().map(|c| c.info().index).collect();
+            // The library may not allow itself access while a graph is captured. Where there is none it goes other ways.
+            for (i, j) in Self::pairs(contexts) {
+                if contexts[i].reaches(&contexts[j])? {
+                    contexts[i].reach(&contexts[j])?;
+                }
+            }
             comms = Some(Comms::open(&super::nccl(folders)?.path, &numbers)?);
             backend = Backend::Nccl;
         } else if wanted == Wanted::Only(Backend::Host) {
@@ -168,6 +203,9 @@ impl Links {
         };
         let controls = contexts.iter().map(control).collect::<Result<Vec<_>, CudaError>>()?;
         let words = Arc::new(Mapped::new(first, meets.halt())?);
+        if let Some(c) = &comms {
+            join(c, contexts, &slabs, meets)?;
+        }
         Ok(Links { backend, contexts: contexts.to_vec(), slabs, controls, words, comms, meets: meets.clone(), note })
     }
 

@@ -23,8 +23,8 @@ pub use error::CudaError;
 pub use exec::{CudaDevice, CudaOptions, Kernel, KernelLaunch};
 pub use find::{Nccl, nccl};
 pub use group::{CudaGroup, Member};
-pub use links::{Backend, Links, Probe, Wanted};
 pub use launch::{Event, Function, Graph, Launch, Module, Stream};
+pub use links::{Backend, Links, Probe, Wanted};
 pub use memory::Memory;
 pub use pinned::{Mapped, Readback, Ring};
 
@@ -175,7 +175,10 @@ impl Context {
         let info = devices.into_iter().nth(index).ok_or(CudaError::NoDevice { index, count })?;
         let device = driver.api.device(i32::try_from(index).unwrap_or(i32::MAX))?;
         let handle = driver.api.retain(device)?;
-        Ok(Context { inner: Arc::new(Opened { api: driver.api.clone(), device, handle, hung: AtomicBool::new(false) }), info })
+        Ok(Context {
+            inner: Arc::new(Opened { api: driver.api.clone(), device, handle, hung: AtomicBool::new(false) }),
+            info,
+        })
     }
 
     /// What the device says about itself.

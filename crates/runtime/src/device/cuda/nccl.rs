@@ -137,10 +137,18 @@ impl Comms {
         self.check(code, "ncclAllReduce")
     }
 
-    /// Sends and receives parts at once. The caller has checked their ranges.
-    pub(super) fn parts(&self, me: usize, stream: &Stream, parts: &[Moved]) -> Result<(), CudaError> {
+    /// Does at once what `work` asks for.
+    pub(super) fn grouped(&self, work: impl FnOnce() -> Result<(), CudaError>) -> Result<(), CudaError> {
         // SAFETY: no arguments.
         self.check(unsafe { (self.f.group_start)() }, "ncclGroupStart")?;
+        let done = work();
+        // SAFETY: no arguments.
+        let ended = self.check(unsafe { (self.f.group_end)() }, "ncclGroupEnd");
+        done.and(ended)
+    }
+
+    /// Sends and receives parts at once. The caller has checked their ranges.
+    pub(super) fn parts(&self, me: usize, stream: &Stream, parts: &[Moved]) -> Result<(), CudaError> {
         let one = |p: &Moved| {
             let n = usize::try_from(p.words).unwrap_or(usize::MAX);
             let peer = c_int::try_from(p.peer).unwrap_or(c_int::MAX);
@@ -154,10 +162,7 @@ impl Comms {
                 }
             }
         };
-        let moved = parts.iter().try_for_each(one);
-        // SAFETY: no arguments.
-        let ended = self.check(unsafe { (self.f.group_end)() }, "ncclGroupEnd");
-        moved.and(ended)
+        self.grouped(|| parts.iter().try_for_each(one))
     }
 
     /// Ends the kernels of all devices. On threads of their own: NCCL may wait for them.

@@ -154,7 +154,9 @@ impl Places {
         let missing = || CudaError::Program(format!("there is no {place:?}"));
         match place {
             Place::Scratch(at) => self.scratch.address(at),
-            Place::Slab { device } => self.meets.as_ref().and_then(|m| m.slabs.get(device)).copied().ok_or_else(missing),
+            Place::Slab { device } => {
+                self.meets.as_ref().and_then(|m| m.slabs.get(device)).copied().ok_or_else(missing)
+            }
             Place::Control => self.meets.as_ref().map(|m| m.control).ok_or_else(missing),
             Place::Halt => self.meets.as_ref().map(|m| m.halt).ok_or_else(missing),
             Place::Symbols { rank } => self.steps.address(*layout.symbols.get(rank).ok_or_else(missing)?),
