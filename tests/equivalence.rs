@@ -19,6 +19,7 @@ mod values;
 mod equivalence {
     mod compile;
     mod contracts;
+    mod devices;
     mod emulated;
     mod layer;
     mod models;

@@ -102,6 +102,9 @@ impl Opened {
         }
         let place = if t.arch == "cpu" && args.map.is_none() { Where::Cpu } else { Where::Several(Gpus::ALL) };
         Self::open(Self::narrowed(place, t.ranks, args)?, args).map_err(|e| {
+            if args.map.is_some() {
+                return e;
+            }
             let message = format!(
                 "the plan is for `{}` ({} ranks of {}), and no GPU can be used: {}; `--device cpu` runs it on the CPU",
                 t.name, t.ranks, t.arch, e.message

@@ -79,8 +79,12 @@ GLMC_DEVICE void await_flags(const typename C::Arguments& args, u64 generation, 
       if (since == 0) since = now;
       bool late = limit && now - since > limit;
       if (!late && glmc_load_system(halt) == 0) continue;
-      glmc_store_system(halt + 2 + 2 * C::ME, source + 1);
-      glmc_store_system(halt + 3 + 2 * C::ME, control_of<C>(args)->meetings);
+      // What is waited for first is said: kernels behind this one wait in vain too.
+      u64* said = halt + 2 + 2 * C::ME;
+      if (glmc_load_system(said) == 0) {
+        glmc_store_system(said + 1, control_of<C>(args)->meetings);
+        glmc_store_system(said, source + 1);
+      }
       if (late) glmc_release_system(halt, 1);
       break;
     }

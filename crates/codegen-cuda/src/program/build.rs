@@ -35,8 +35,8 @@ impl Program {
 }
 
 impl Spread {
-    /// The programs of a plan that the verifier accepts, rank `r` on device `map[r]`; devices count from 0 and each has a
-    /// rank.
+    /// The programs of a plan that the verifier accepts, rank `r` on device `map[r]`; devices count from 0 and each
+    /// has a rank.
     ///
     /// # Errors
     /// A map that is none, a step without a kernel, or a part of the plan without a size.

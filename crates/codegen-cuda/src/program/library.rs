@@ -1,5 +1,5 @@
-//! Collectives over several devices that a library moves: ranks of a device merge what they hold, the library reduces over
-//! devices, or brings parts into slabs, and kernels make the ranks' results. No kernel waits for another device.
+//! Collectives over several devices that a library moves: ranks of a device merge what they hold, the library reduces
+//! over devices, or brings parts into slabs, and kernels make the ranks' results. No kernel waits for another device.
 
 use std::fmt::Write as _;
 

@@ -164,8 +164,8 @@ impl PinnedHandle {
 
     /// Its words, which devices may write at any time.
     pub(super) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: page-locked memory starts at a page; it has so many whole words, which are read and written as atomics
-        // alone by those who see it so.
+        // SAFETY: page-locked memory starts at a page; it has so many whole words, which are read and written as
+        // atomics alone by those who see it so.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast::<AtomicU64>(), self.bytes / 8) }
     }
 

@@ -5,13 +5,12 @@
 
 use std::time::Duration;
 
-use glmc_ir::launch::{Call, Launches, Moves, Part, Place};
+use glmc_ir::launch::{Call, Launches};
 use glmc_ir::placement::strip;
 use glmc_ir::plan::{Mem, Phase, Plan};
 use glmc_ir::ty::{Elem, SymValues};
 
 use super::guard::Guard;
-use super::nccl::Moved;
 use super::place::{MeetPlaces, Places, StepLayout};
 use super::{Context, CudaError, Function, Graph, Launch, Readback, Ring, Stream, upload};
 use crate::device::Device;
@@ -77,14 +76,14 @@ impl Default for CudaOptions {
 #[derive(Debug)]
 pub struct CudaDevice {
     // Dropped in this order: graphs before the kernels that they hold, memory last.
-    phases: Vec<PhaseRun>,
+    pub(super) phases: Vec<PhaseRun>,
     ring: Ring,
     readback: Readback,
     pub(super) kernels: Vec<Kernel>,
     pub(super) launches: Launches,
     pub(super) places: Places,
     pub(super) stream: Stream,
-    options: CudaOptions,
+    pub(super) options: CudaOptions,
     pub(super) guard: Guard,
     pub(super) poison: bool,
     /// The result that was read back last.
@@ -93,14 +92,14 @@ pub struct CudaDevice {
 }
 
 #[derive(Debug)]
-struct PhaseRun {
-    layout: StepLayout,
-    graphs: Vec<Graph>,
+pub(super) struct PhaseRun {
+    pub(super) layout: StepLayout,
+    pub(super) graphs: Vec<Graph>,
 }
 
 impl CudaDevice {
-    /// Brings a plan to the device: memory, weights, graphs. `weights` are those of all ranks of the plan, `kernels` those
-    /// that `launches` number; `progress` gets the bytes of weights that are on their way and all bytes.
+    /// Brings a plan to the device: memory, weights, graphs. `weights` are those of all ranks of the plan, `kernels`
+    /// those that `launches` number; `progress` gets the bytes of weights that are on their way and all bytes.
     ///
     /// # Errors
     /// A plan that does not fit the device, a launch program that does not fit the plan, what the driver says.
@@ -171,40 +170,6 @@ impl CudaDevice {
         Ok(device)
     }
 
-    /// Captures all phases, where graphs are wanted.
-    pub(super) fn capture_all(&mut self, plan: &Plan) -> Result<(), RuntimeError> {
-        let phases = if self.options.graphs { plan.phases.len() } else { 0 };
-        (0..phases).try_for_each(|i| self.capture(&plan.phases[i], i))
-    }
-
-    /// What a library moves before call `at` of a phase; whether it moves anything.
-    pub(super) fn transfers(&self, phase: &Phase, index: usize, at: usize) -> Result<bool, CudaError> {
-        let mut any = false;
-        for t in self.launches.phases[index].transfers.iter().filter(|t| t.before == at) {
-            any = true;
-            let missing = || CudaError::Program("it has transfers, and no library is asked for".into());
-            let meets = self.places.meets.as_ref().ok_or_else(missing)?;
-            let comms = meets.comms.as_ref().ok_or_else(missing)?;
-            let layout = &self.phases[index].layout;
-            let address = |p: Place| self.places.address(phase, layout, p);
-            match &t.moves {
-                Moves::Reduce { from, to, words, what } => {
-                    comms.all_reduce(meets.me, &self.stream, [address(*from)?, address(*to)?], *words, *what)?;
-                }
-                Moves::Parts(parts) => {
-                    let slab = meets.slabs.get(meets.me).copied().ok_or_else(missing)?;
-                    let one = |p: &Part| {
-                        let at = p.from.map_or(Ok(slab + meets.first_slot + p.at), address)?;
-                        Ok(Moved { send: p.from.is_some(), at, words: p.words, peer: p.peer })
-                    };
-                    let parts = parts.iter().map(one).collect::<Result<Vec<_>, CudaError>>()?;
-                    comms.parts(meets.me, &self.stream, &parts)?;
-                }
-            }
-        }
-        Ok(any)
-    }
-
     /// Bytes of device memory that the plan's own pieces take.
     pub fn bytes(&self) -> u64 {
         let p = &self.places;
@@ -222,41 +187,6 @@ impl CudaDevice {
         let layout = &self.phases[index].layout;
         let args = call.args.iter().map(|a| self.places.address(phase, layout, *a)).collect::<Result<Vec<_>, _>>()?;
         self.kernels[call.kernel].launch(&self.stream, &args, dependent, self.options.dependent)
-    }
-
-    /// Captures the segments of a phase.
-    fn capture(&mut self, phase: &Phase, index: usize) -> Result<(), RuntimeError> {
-        let mut graphs = Vec::new();
-        for segment in &phase.segments {
-            let steps = segment.first..segment.first + segment.count;
-            let calls = self.launches.phases[index].calls.iter().enumerate().filter(|(_, c)| steps.contains(&c.step));
-            let end = self.launches.phases[index].calls.len();
-            let last = phase.segments.last().is_some_and(|s| s.first == segment.first);
-            let mut failed = None;
-            let graph = self.stream.capture(|_| {
-                calls.enumerate().try_for_each(|(i, (at, call))| {
-                    let start = || {
-                        let moved = self.transfers(phase, index, at)?;
-                        // The first launch of a graph follows a copy or another graph.
-                        let dependent = self.options.dependent && i > 0 && !moved;
-                        self.launch(phase, index, call, dependent)
-                    };
-                    start().inspect_err(|_| failed = Some(call.step))
-                })?;
-                // Behind the last call.
-                if last { self.transfers(phase, index, end).map(|_| ()) } else { Ok(()) }
-            });
-            let step = failed.and_then(|i| phase.steps.get(i)).map_or(phase.name.clone(), |s| s.name.clone());
-            let mut graph = graph.map_err(|source| RuntimeError::Cuda { step, source })?;
-            let failed = |source| RuntimeError::Cuda { step: phase.name.clone(), source };
-            self.stream.prepare(&mut graph).map_err(failed)?;
-            graphs.push(graph);
-        }
-        self.stream
-            .wait("graphs to be ready")
-            .map_err(|source| RuntimeError::Cuda { step: phase.name.clone(), source })?;
-        self.phases[index].graphs = graphs;
-        Ok(())
     }
 
     /// Writes what differs from step to step.

@@ -1,5 +1,5 @@
-//! A plan on several GPUs: a thread, a stream and graphs a device. The thread that runs a step drives the device of rank
-//! 0; each other device has a thread of its own. They meet in kernels; the host only starts them and waits.
+//! A plan on several GPUs: a thread, a stream and graphs a device. The thread that runs a step drives the device of
+//! rank 0; each other device has a thread of its own. They meet in kernels; the host only starts them and waits.
 //!
 //! The first failure ends all: it ends every wait in kernels, the others drain, and one message says what happened.
 

@@ -1,5 +1,5 @@
-//! What the GPUs of a plan have for each other: slabs that all of them write to, each one's control block, and the words
-//! in host memory. Owns the choice of how they reach each other, proved by data for every directed pair.
+//! What the GPUs of a plan have for each other: slabs that all of them write to, each one's control block, and the
+//! words in host memory. Owns the choice of how they reach each other, proved by data for every directed pair.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ pub struct Links {
 /// Whether `from` reaches the memory of `to`: said by the driver, and shown by data.
 fn pair(from: &Context, to: &Context, probe: &Probe, seed: u32) -> Result<(), CudaError> {
     let named = |why: String| {
-        let cure = "try the driver's peer access (nvidia-smi topo -p2p r), turn off the IOMMU or ACS, or use --collectives host";
+        let cure = "look at nvidia-smi topo -p2p r, turn off the IOMMU or ACS, or use --collectives host";
         CudaError::Links(format!("{from:?} does not reach {to:?}: {why}; {cure}"))
     };
     if !from.reaches(to)? {
@@ -144,8 +144,8 @@ fn join(comms: &Arc<Comms>, contexts: &[Context], slabs: &[Slab], meets: &Meets)
 }
 
 impl Links {
-    /// Memory for the devices of `meets`, reached as `wanted` says; `probes` are those of each device, `limit` bounds the
-    /// waits of kernels, `folders` are where NCCL may be.
+    /// Memory for the devices of `meets`, reached as `wanted` says; `probes` are those of each device, `limit` bounds
+    /// the waits of kernels, `folders` are where NCCL may be.
     ///
     /// # Errors
     /// Pairs that do not reach each other where nothing else is allowed; what the driver says.
@@ -162,7 +162,8 @@ impl Links {
         let mut comms = None;
         if let Wanted::Only(Backend::Nccl) = wanted {
             let numbers: Vec<usize> = contexts.iter().map(|c| c.info().index).collect();
-            // The library may not allow itself access while a graph is captured. Where there is none it goes other ways.
+            // The library may not allow itself access while a graph is captured. Where there is none it goes other
+            // ways.
             for (i, j) in Self::pairs(contexts) {
                 if contexts[i].reaches(&contexts[j])? {
                     contexts[i].reach(&contexts[j])?;

@@ -5,6 +5,7 @@
 //! [`CudaError::Absent`].
 
 mod api;
+mod capture;
 mod eager;
 mod error;
 mod exec;

@@ -1,8 +1,8 @@
-//! NCCL, opened at run time: what joins the GPUs of one process, as checked calls. With `api`, the only unsafe code of this
-//! device.
+//! NCCL, opened at run time: what joins the GPUs of one process, as checked calls. With `api`, the only unsafe code
+//! of this device.
 //!
-//! Communicators are not destroyed: that waits for all others of them, for ever where one hangs. A process that has run a
-//! plan ends.
+//! Communicators are not destroyed: that waits for all others of them, for ever where one hangs. A process that has
+//! run a plan ends.
 #![allow(unsafe_code, reason = "calls into a C library")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -62,7 +62,8 @@ pub(super) struct Comms {
     aborted: AtomicBool,
 }
 
-// SAFETY: each communicator is used by the thread of its device alone, but for the end of all, which NCCL takes from any.
+// SAFETY: each communicator is used by the thread of its device alone, but for the end of all, which NCCL takes from
+// any.
 unsafe impl Send for Comms {}
 // SAFETY: as above.
 unsafe impl Sync for Comms {}
