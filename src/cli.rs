@@ -99,9 +99,18 @@ fn forced(text: &str) -> Result<(String, String), String> {
 /// Where a plan runs.
 #[derive(Debug, Args, Clone)]
 pub(crate) struct DeviceArgs {
-    /// Where to run: cpu, or a GPU as cuda:0 [default: what the plan is for]
+    /// Where to run: cpu, a GPU as cuda:0, or several as cuda:0,1 [default: what the plan is for, on all GPUs]
     #[arg(long, value_name = "DEVICE", value_parser = crate::cmd::device::parse_where)]
     pub(crate) device: Option<crate::cmd::device::Where>,
+    /// The GPU of each rank, such as 0,0,1,1 [default: spread evenly over the GPUs]
+    #[arg(long, value_name = "GPUS", value_parser = crate::cmd::spread::parse_map)]
+    pub(crate) map: Option<crate::cmd::spread::Map>,
+    /// How GPUs exchange values: auto, p2p (memory of each other), nccl, or host (memory of the host)
+    #[arg(long, value_name = "WAY", default_value = "auto", value_parser = crate::cmd::spread::parse_wanted)]
+    pub(crate) collectives: glmc_runtime::device::cuda::Wanted,
+    /// Longest time in seconds that a step may take on a GPU before it is stopped
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = crate::cmd::spread::parse_seconds)]
+    pub(crate) step_timeout: std::time::Duration,
     /// On a GPU, launch each step alone and wait for it: slow, but an error names the step
     #[arg(long)]
     pub(crate) eager: bool,
@@ -116,6 +125,13 @@ pub(crate) struct FaultArgs {
     /// Corrupt a block of a rank's weight in memory, to see that checks find it: rank=R,weight=NAME,block=I[,kind=nan]
     #[arg(long, value_name = "FAULT", hide = true)]
     pub(crate) inject: Option<glmc_runtime::fault::Fault>,
+}
+
+impl Default for DeviceArgs {
+    fn default() -> Self {
+        let step_timeout = std::time::Duration::from_secs(10);
+        DeviceArgs { device: None, map: None, collectives: Default::default(), step_timeout, eager: false, nvrtc: None }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -292,6 +308,9 @@ pub(crate) struct TargetsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DevicesArgs {
+    /// Measure how fast the GPUs exchange values, pair by pair and way by way
+    #[arg(long)]
+    pub(crate) measure: bool,
     /// NVRTC library, or its folder [default: GLMC_NVRTC, CUDA toolkits, Python wheels, the system's loader]
     #[arg(long, value_name = "PATH")]
     pub(crate) nvrtc: Option<PathBuf>,
@@ -308,6 +327,12 @@ pub(crate) struct SelftestArgs {
     /// Two cases of each family and type
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Only collectives under replay, on all GPUs
+    #[arg(long)]
+    pub(crate) collectives: bool,
+    /// Replays of a graph of 156 all-reduces [default: 100]
+    #[arg(long, value_name = "N", requires = "collectives", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) replays: Option<u64>,
     /// Start of the random inputs [default: another one each time; it is printed]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,

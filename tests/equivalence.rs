@@ -20,6 +20,7 @@ mod equivalence {
     mod alone;
     mod compile;
     mod contracts;
+    mod devices;
     mod emulated;
     mod layer;
     mod models;

@@ -6,13 +6,14 @@ use std::time::Instant;
 use glmc_codegen_cuda::Activations;
 use glmc_codegen_cuda::program::{Choices, Program, ProgramError};
 use glmc_ir::plan::Plan;
-use glmc_runtime::device::cuda::{CudaDevice, CudaOptions, WeightSource};
+use glmc_runtime::device::cuda::{CudaDevice, CudaOptions, Driver, WeightSource};
 use glmc_runtime::engine::Engine;
 use glmc_runtime::load::Loaded;
 use serde_json::{Value, json};
 
 use super::gpu::Gpu;
 use super::human_bytes;
+use super::spread::Gpus;
 use crate::cli::DeviceArgs;
 use crate::error::CliError;
 use crate::terminal::say;
@@ -25,6 +26,8 @@ pub(crate) const UNIT: usize = 6;
 pub(crate) enum Where {
     Cpu,
     Cuda(usize),
+    /// Several GPUs.
+    Several(Gpus),
 }
 
 impl std::fmt::Display for Where {
@@ -32,14 +35,18 @@ impl std::fmt::Display for Where {
         match self {
             Where::Cpu => f.write_str("cpu"),
             Where::Cuda(n) => write!(f, "cuda:{n}"),
+            Where::Several(gpus) => write!(f, "{gpus}"),
         }
     }
 }
 
-/// `cpu`, `cuda` or `cuda:N`.
+/// `cpu`, `cuda`, `cuda:N` or `cuda:N,M`.
 pub(crate) fn parse_where(text: &str) -> Result<Where, String> {
     if text == "cpu" {
         return Ok(Where::Cpu);
+    }
+    if text.contains(',') {
+        return Gpus::parse(text).map(Where::Several);
     }
     super::gpu::parse_device(text)
         .map(Where::Cuda)
@@ -56,6 +63,8 @@ impl From<ProgramError> for CliError {
 pub(crate) struct Opened {
     pub(crate) place: Where,
     gpu: Option<Box<Gpu>>,
+    /// GPUs beside the first.
+    more: Vec<Gpu>,
 }
 
 /// An engine, and a line for each rank of what runs it.
@@ -71,21 +80,32 @@ impl Opened {
     }
 
     fn open(place: Where, args: &DeviceArgs) -> Result<Opened, CliError> {
-        let gpu = match place {
-            Where::Cpu => None,
-            Where::Cuda(n) => Some(Box::new(Gpu::open(n, args.nvrtc.as_deref())?)),
+        let numbers = match (place, &args.map) {
+            (_, Some(map)) => map.devices(place)?,
+            (Where::Cpu, None) => Vec::new(),
+            (Where::Cuda(n), None) => vec![n],
+            (Where::Several(gpus), None) => gpus.numbers(),
         };
-        Ok(Opened { place, gpu })
+        let mut gpus = numbers.iter().map(|n| Gpu::open(*n, args.nvrtc.as_deref()));
+        let gpu = gpus.next().transpose()?.map(Box::new);
+        let more = gpus.collect::<Result<Vec<_>, _>>()?;
+        Ok(Opened { place, gpu, more })
     }
 
     /// What runs `plan`: the device that was named, else one of those that the plan is for.
     pub(crate) fn of_plan(named: Option<Opened>, plan: &Plan, args: &DeviceArgs) -> Result<Opened, CliError> {
+        let t = &plan.target;
+        if let Some(map) = &args.map {
+            map.check(t.ranks as usize)?;
+        }
         if let Some(opened) = named {
             return Ok(opened);
         }
-        let t = &plan.target;
-        let place = if t.arch == "cpu" { Where::Cpu } else { Where::Cuda(0) };
-        Self::open(place, args).map_err(|e| {
+        let place = if t.arch == "cpu" && args.map.is_none() { Where::Cpu } else { Where::Several(Gpus::ALL) };
+        Self::open(Self::narrowed(place, t.ranks, args)?, args).map_err(|e| {
+            if args.map.is_some() {
+                return e;
+            }
             let message = format!(
                 "the plan is for `{}` ({} ranks of {}), and no GPU can be used: {}; `--device cpu` runs it on the CPU",
                 t.name, t.ranks, t.arch, e.message
@@ -97,6 +117,19 @@ impl Opened {
     /// How its products round activations.
     pub(crate) fn activations(&self) -> Activations {
         if self.is_cpu() { Activations::F32 } else { Choices::default().activations }
+    }
+
+    /// All GPUs as those that are there, no more than there are ranks.
+    fn narrowed(place: Where, ranks: u32, args: &DeviceArgs) -> Result<Where, CliError> {
+        if place != Where::Several(Gpus::ALL) || args.map.is_some() {
+            return Ok(place);
+        }
+        // Whatever is wrong with the driver is said where the device is opened.
+        let count = Driver::open().and_then(|d| d.devices()).map_or(1, |d| d.len());
+        Ok(match count.min(ranks as usize) {
+            0 | 1 => Where::Cuda(0),
+            n => Where::Several(Gpus::first(n)),
+        })
     }
 
     /// Whether the CPU runs it.
@@ -112,6 +145,11 @@ impl Opened {
                 let one = |r| json!({ "rank": r, "device": "cpu", "arch": std::env::consts::ARCH });
                 let devices = (0..ranks).map(one).collect();
                 Ok(Placed { engine: Engine::new(loaded)?, devices })
+            }
+            Some(gpu) if !self.more.is_empty() || args.map.is_some() => {
+                let gpus: Vec<&Gpu> = std::iter::once(&**gpu).chain(&self.more).collect();
+                let (device, devices) = super::spread::group(&gpus, &loaded, args, quiet)?;
+                Ok(Placed { engine: Engine::on(loaded, device)?, devices })
             }
             Some(gpu) => {
                 let (device, about) = gpu_device(gpu, &loaded, args, quiet)?;
@@ -141,7 +179,7 @@ pub(crate) fn gpu_device(
     let kernels = gpu.load(&program.kernels, UNIT, quiet)?;
     let kernels_s = start.elapsed().as_secs_f64();
     let functions = program.kernels.iter().map(|k| kernels.kernel(k)).collect::<Result<Vec<_>, _>>()?;
-    let options = CudaOptions { dependent: gpu.arch.has_bulk_copy(), graphs: !args.eager };
+    let options = CudaOptions { dependent: gpu.arch.has_bulk_copy(), graphs: !args.eager, limit: args.step_timeout };
     let last = std::cell::Cell::new(Instant::now());
     let progress = |done: u64, all: u64| {
         if !quiet && (last.get().elapsed().as_secs_f64() > 2.0 || done == all) {

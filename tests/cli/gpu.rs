@@ -61,6 +61,36 @@ fn what_is_no_gpu_is_a_usage_error() {
 }
 
 #[test]
+fn a_map_of_other_ranks_or_gpus_is_refused() {
+    let (_, devices) = machine();
+    let dir = tempfile::tempdir().unwrap();
+    let plan = tiny_plan(dir.path());
+    let run = |more: &[&str]| glmc(&[&["run", s(&plan), "--tokens", "1,2,3", "-n", "1", "--json"], more].concat());
+    for (more, code, said) in [
+        (&["--map", "0,0"] as &[&str], 2, "2 ranks, the plan has 1"),
+        (&["--map", "0,x"], 2, "is no map"),
+        (&["--map", "0", "--device", "cpu"], 2, "--map names GPUs"),
+        (&["--map", "1", "--device", "cuda:0"], 2, "--map names cuda:1"),
+        (&["--device", "cuda:0,0"], 2, "twice"),
+        (&["--collectives", "smoke"], 2, "p2p"),
+        (&["--step-timeout", "0"], 2, "no time"),
+    ] {
+        let ran = run(more);
+        assert_eq!(ran.code(), code, "{more:?} {ran:?}");
+        assert!(format!("{}{}", ran.out, ran.err).contains(said), "{more:?} {ran:?}");
+    }
+    let ran = run(&["--map", "63"]);
+    assert_eq!(ran.code(), 4, "{ran:?}");
+    if devices > 0 {
+        assert!(ran.json()["error"]["message"].as_str().unwrap().contains("cuda:63"), "{ran:?}");
+    }
+    // The self-test of collectives needs a GPU, and replays need it.
+    assert_eq!(glmc(&["selftest", "--replays", "5"]).code(), 2);
+    assert!(devices > 0 || glmc(&["selftest", "--collectives"]).code() == 4);
+    assert!(devices > 1 || glmc(&["devices", "--measure"]).code() == 4);
+}
+
+#[test]
 fn a_plan_for_a_gpu_that_is_not_there_never_runs_elsewhere() {
     let (driver, devices) = machine();
     let dir = tempfile::tempdir().unwrap();

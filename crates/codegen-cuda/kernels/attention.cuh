@@ -2,7 +2,8 @@
 // one load for all heads), the block updates the running maximum, sum and output (threads over the width of the
 // values). Parts leave (maximum, sum, output) in scratch; a second launch merges them in order. STAGED: rows of ROW floats
 // of one pool hold keys and values, and a tile of them is copied to shared memory at once.
-// Config: PARTS of the context, HEADS (of a block), GROUPS (of heads), ALL_HEADS, QWIDTH (all parts), DV, COLUMNS,
+// With PART each row ends with the largest score and the sum of exp(score - largest), for the merge with other ranks.
+// Config: PARTS of the context, PART, HEADS (of a block), GROUPS (of heads), ALL_HEADS, QWIDTH (all parts), DV, COLUMNS,
 // TILE, SCALE, LIST (most selected positions; 0: no selection), WORDS (of the position bitmap), tokens(args),
 // keys(args), sequences(args), load_q(args, t, h, d), score functor `dot(args, q, row, h, sum)`, value(args, row, h,
 // d); PAGED: rows are those of a pool that place(args, position) names, negative ones of zeros.
@@ -29,6 +30,18 @@ GLMC_DEVICE u32 visible_list(const typename C::Arguments& args, u32 t, u32 seen,
   }
   glmc_sync();
   return count;
+}
+
+// Where output `d` of a head of a token is, and what a rank's part of the keys leaves behind it.
+template <class C>
+GLMC_DEVICE u64 output_at(u32 t, u32 head, u32 d) {
+  return (u64(t) * C::ALL_HEADS + head) * (C::DV + (C::PART ? 2 : 0)) + d;
+}
+template <class C>
+GLMC_DEVICE void put_state(const typename C::Arguments& args, u32 t, u32 head, bool some, f32 most, f32 total) {
+  if (!C::PART) return;
+  C::PUT::put(args.o, output_at<C>(t, head, C::DV), some ? most : minus_infinity());
+  C::PUT::put(args.o, output_at<C>(t, head, C::DV + 1), some ? total : 0.0f);
 }
 
 // What a token sees: how many positions, and whether its sequence and length are possible.
@@ -88,7 +101,10 @@ GLMC_DEVICE void attention_merge(const typename C::Arguments& args) {
       total = glmc_fma(w, l, total);
     }
     total = warp_sum(total);
-    if (glmc_lane() == 0) sum[0] = total;
+    if (glmc_lane() == 0) {
+      sum[0] = total;
+      sum[1] = most;
+    }
   }
   glmc_sync();
   u32 d = glmc_block_y() * glmc_threads() + glmc_thread();
@@ -99,7 +115,9 @@ GLMC_DEVICE void attention_merge(const typename C::Arguments& args) {
     // What an empty part left is zero.
     y = glmc_fma(share[p], part[u64(p) * STEP + 2 + d], y);
   f32 none = known ? 0.0f : not_a_number();
-  C::PUT::put(args.o, (u64(t) * C::ALL_HEADS + head) * C::DV + d, known && total != 0.0f ? y / total : none);
+  bool some = known && total != 0.0f;
+  C::PUT::put(args.o, output_at<C>(t, head, d), some ? y / total : none);
+  if (d == 0) put_state<C>(args, t, head, some, sum[1], total);
 }
 
 // Scores of staged rows: a warp takes two keys, so that a query is loaded once for both; lanes over the width.
@@ -251,8 +269,10 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
         u32 d = glmc_thread() + c * glmc_threads();
         if (h >= heads || d >= C::DV) continue;
         f32 y = count ? out[h][c] / total[h] : wrong;
-        C::PUT::put(args.o, (u64(t) * C::ALL_HEADS + group * C::HEADS + h) * C::DV + d, y);
+        C::PUT::put(args.o, output_at<C>(t, group * C::HEADS + h, d), y);
       }
+    for (u32 h = 0; h < heads; ++h)
+      if (glmc_thread() == 0) put_state<C>(args, t, group * C::HEADS + h, count != 0, most[h], total[h]);
     return;
   }
   f32* mine = C::partials(args) + (u64(glmc_block_x()) * C::PARTS + part) * C::HEADS * (C::DV + 2);

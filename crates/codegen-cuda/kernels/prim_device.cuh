@@ -231,5 +231,38 @@ GLMC_DEVICE void glmc_launch_wait() {}
 GLMC_DEVICE void glmc_launch_trigger() {}
 #endif
 
+// Words that devices write for each other, in memory that all of them see. What was stored before a release is visible
+// to whoever loads its word and then acquires; a barrier of the block between hands both on to its threads.
+GLMC_DEVICE u64 glmc_load_system(const u64* p) {
+  u64 v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+GLMC_DEVICE void glmc_store_system(u64* p, u64 v) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+GLMC_DEVICE void glmc_release_system(u64* p, u64 v) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+#if __CUDA_ARCH__ >= 900
+GLMC_DEVICE void glmc_acquire_system() { asm volatile("fence.acquire.sys;" ::: "memory"); }
+#else
+GLMC_DEVICE void glmc_acquire_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+#endif
+GLMC_DEVICE u32 glmc_load_word_system(const u32* p) {
+  u32 v;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+GLMC_DEVICE void glmc_fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+// Nanoseconds since some moment.
+GLMC_DEVICE u64 glmc_time() {
+  u64 t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+// Between two looks at such a word.
+GLMC_DEVICE void glmc_await() {}
+
 // Keeps the compiler from moving memory accesses across.
 GLMC_DEVICE void glmc_compiler_fence() { asm volatile("" ::: "memory"); }

@@ -1,18 +1,13 @@
 // The k largest of a row with their order: a block a row. Radix selection finds the k-th largest, a pass in position
 // order takes what is larger and the first of the equal ones, and each taken entry counts how many come before it.
 // Entries at minus infinity and NaN are never taken.
-// Config: X, COUNT, rows(args), width(args).
+// With PART a row is the positions in f32 and then their scores, none as -1 and minus infinity.
+// Config: X, COUNT, PART, rows(args), width(args).
 #pragma once
+#include "order.cuh"
 #include "quant/float.cuh"
 #include "scan.cuh"
 
-// Larger floats have larger keys; keys up to that of minus infinity, and 0 for NaN, stand for nothing.
-constexpr u32 KEY_NONE = 0x007fffffu;
-GLMC_DEVICE u32 order_key(f32 x) {
-  u32 b = glmc_float_to_bits(x);
-  if (x != x) return 0;
-  return b & 0x80000000u ? ~b : b | 0x80000000u;
-}
 
 template <class C>
 GLMC_DEVICE void topk(const typename C::Arguments& args) {
@@ -24,6 +19,7 @@ GLMC_DEVICE void topk(const typename C::Arguments& args) {
   glmc_launch_wait();
   glmc_launch_trigger();
   i32* ids = reinterpret_cast<i32*>(args.ids);
+  f32* part = reinterpret_cast<f32*>(args.ids);
   u32 rows = C::rows(args), width = C::width(args);
   for (u32 row = glmc_block_x(); row < rows; row += glmc_grid_x()) {
     u64 first = u64(row) * width;
@@ -72,12 +68,22 @@ GLMC_DEVICE void topk(const typename C::Arguments& args) {
     glmc_sync();
     for (u32 a = glmc_thread(); a < C::COUNT; a += glmc_threads()) {
       if (a >= taken) {
-        ids[u64(row) * C::COUNT + a] = -1;
+        if (C::PART) {
+          part[2 * u64(row) * C::COUNT + a] = -1.0f;
+          part[(2 * u64(row) + 1) * C::COUNT + a] = minus_infinity();
+        } else {
+          ids[u64(row) * C::COUNT + a] = -1;
+        }
         continue;
       }
       u32 rank = 0, key = keys[a];
       for (u32 b = 0; b < taken; ++b) rank += keys[b] > key || (keys[b] == key && b < a);
-      ids[u64(row) * C::COUNT + rank] = i32(places[a]);
+      if (C::PART) {
+        part[2 * u64(row) * C::COUNT + rank] = f32(places[a]);
+        part[(2 * u64(row) + 1) * C::COUNT + rank] = element<typename C::X>(args.x, first + places[a]);
+      } else {
+        ids[u64(row) * C::COUNT + rank] = i32(places[a]);
+      }
     }
     glmc_sync();
   }

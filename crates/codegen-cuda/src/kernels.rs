@@ -27,7 +27,8 @@ files! {
     "quant/iq3.cuh", "quant/iq4.cuh", "quant/tq.cuh", "quant/fp4.cuh", "quant/q1_0.cuh", "quant/sub.cuh", "quant/run.cuh",
     "quant/lane.cuh", "activation.cuh", "gemv.cuh", "read.cuh", "repack.cuh", "tile.cuh", "experts.cuh",
     "scan.cuh", "elementwise.cuh", "norm.cuh", "matmul.cuh", "grouped.cuh", "gather.cuh", "pieces.cuh", "rope.cuh", "rows.cuh",
-    "synth.cuh", "route.cuh", "indexer.cuh", "topk.cuh", "attention.cuh",
+    "synth.cuh", "route.cuh", "indexer.cuh", "topk.cuh", "attention.cuh", "order.cuh", "merge.cuh", "exchange.cuh",
+    "links.cuh",
 }
 
 /// The entry of a host program; appended to its source.

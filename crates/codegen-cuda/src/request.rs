@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::kernel::Kernel;
-use glmc_ir::ty::{SymValues, TensorType};
+use glmc_ir::ty::{PendingKind, SymValues, TensorType};
 
 use crate::arch::Arch;
 use crate::signature::Signature;
@@ -68,6 +68,9 @@ pub struct Options {
     pub multiprocessors: Option<u32>,
     /// In place of the generator's own choice.
     pub tuning: Option<Tuning>,
+    /// The merge that the output awaits where the rank holds a part of what is reduced: it then has the form of a part
+    /// ([`glmc_ir::placement::softmax_part`], [`glmc_ir::placement::topk_part`]), positions counted in the part.
+    pub merge: Option<PendingKind>,
 }
 
 impl Options {

@@ -22,6 +22,15 @@ pub enum Role {
     },
     /// The current values of the phase's symbols, `u32` each, in the order of the phase's table, in device memory.
     Symbols,
+    /// The memory that device `device` has for the others: see `kernels/exchange.cuh`.
+    Slab {
+        /// Whose.
+        device: usize,
+    },
+    /// The device's own count of meetings.
+    Control,
+    /// The word in host memory that ends every wait, and what each device waited for then.
+    Halt,
     /// Device memory that no kernel that runs at the same time touches.
     Scratch {
         /// Bytes.
@@ -78,6 +87,9 @@ impl Signature {
                     (c, format!("{note} {ty}{layout}"))
                 }
                 Role::Symbols => ("const u32*", "values of the symbols".to_owned()),
+                Role::Slab { device } => ("u8*", format!("slab of device {device}")),
+                Role::Control => ("u8*", "count of meetings".to_owned()),
+                Role::Halt => ("u8*", "ends every wait".to_owned()),
                 Role::Scratch { bytes, .. } => ("u8*", format!("scratch, {bytes} bytes")),
             };
             let _ = writeln!(out, "  {ty} {};  // {note}", f.ident);

@@ -37,7 +37,7 @@ fn host_and_device_repack_to_the_same_bytes() {
             let k = repack::kernel(&TensorType::new(q, [elems as u64])).expect("it has the layout");
             jobs.push(Job {
                 buffers: vec![Buffer::Input(file), Buffer::Output(want.len())],
-                launches: vec![Launch { shape: k.launches[0].clone(), args: vec![0, 1] }],
+                launches: vec![Launch { shape: k.launches[0].clone(), args: vec![0, 1], device: 0 }],
             });
             kernels.push(k);
             wants.push((q, want));

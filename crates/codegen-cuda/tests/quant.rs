@@ -63,7 +63,7 @@ fn every_type_decodes_to_the_golden_bits() {
         .zip(&kernels)
         .map(|((_, data, values), k)| Job {
             buffers: vec![Buffer::Input(data.clone()), Buffer::Output(values.len())],
-            launches: vec![Launch { shape: k.launches[0].clone(), args: vec![0, 1] }],
+            launches: vec![Launch { shape: k.launches[0].clone(), args: vec![0, 1], device: 0 }],
         })
         .collect();
     let word = |b: &[u8]| u32::from_le_bytes(b.try_into().expect("four bytes"));

@@ -38,6 +38,7 @@ fn the_device_makes_the_bytes_of_the_host() {
             jobs.push(Job {
                 buffers: vec![Buffer::Input(what), Buffer::Output(want.len())],
                 launches: vec![Launch {
+                    device: 0,
                     shape: glmc_codegen_cuda::LaunchShape { grid: [3, 1, 1], ..shape },
                     args: vec![0, 1],
                 }],

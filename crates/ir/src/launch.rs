@@ -17,6 +17,47 @@ pub struct Launches {
     pub arena: u64,
     /// Bytes of scratch, which all ranks of a stream share. It holds zeros before the first call.
     pub scratch: u64,
+    /// The plan's ranks that are here, in rising order. Everywhere else in the program a rank is an index into this.
+    pub ranks: Vec<usize>,
+    /// How the device meets others, where the plan's ranks are on several.
+    pub meets: Option<Meets>,
+}
+
+/// The flags that a device has in the memory of each other, `u64` each, one for each block that raises one.
+pub const MOST_FLAGS: u64 = 64;
+
+/// Memory through which the devices of a plan meet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Meets {
+    /// Devices of the plan.
+    pub devices: usize,
+    /// This one's place among them.
+    pub me: usize,
+    /// Bytes of each of the two slots.
+    pub slot: u64,
+}
+
+impl Meets {
+    /// Where the first slot starts in a slab.
+    pub fn first_slot(&self) -> u64 {
+        8 * MOST_FLAGS * self.devices as u64
+    }
+
+    /// Bytes of a device's slab: flags, two slots. It holds zeros before the first call.
+    pub fn slab(&self) -> u64 {
+        8 * MOST_FLAGS * self.devices as u64 + 2 * self.slot
+    }
+
+    /// Bytes of the words in host memory: the one that ends every wait, one that is free, two of each device.
+    pub fn halt(&self) -> u64 {
+        16 + 16 * self.devices as u64
+    }
+
+    /// The device's control block before the first call: generation, arrivals, limit of a wait in nanoseconds (0: none),
+    /// bytes of a slot, meetings.
+    pub fn control(&self, limit: u64) -> [u64; 5] {
+        [0, 0, limit, self.slot, 0]
+    }
 }
 
 /// One phase.
@@ -28,6 +69,65 @@ pub struct PhaseLaunches {
     pub symbols: Vec<Vec<SymbolPart>>,
     /// For each rank, bytes of its step parameters by the bounds, in the plan's order.
     pub params: Vec<Vec<u64>>,
+    /// The step of each meeting with other devices, in order: the same on every device.
+    pub meetings: Vec<usize>,
+    /// What a library moves, in order, where it is asked to.
+    pub transfers: Vec<Transfer>,
+}
+
+/// What a library moves between devices, between two calls.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Transfer {
+    /// Index of the call that it comes before.
+    pub before: usize,
+    /// Index of the step in the phase.
+    pub step: usize,
+    /// What is moved; the other devices move the other ends of it.
+    pub moves: Moves,
+}
+
+/// See [`Transfer`].
+#[derive(Clone, PartialEq, Debug)]
+pub enum Moves {
+    /// Words of all devices, reduced to all of them.
+    Reduce {
+        /// This device's.
+        from: Place,
+        /// The result.
+        to: Place,
+        /// How many, by the bounds.
+        words: u64,
+        /// How.
+        what: Reduction,
+    },
+    /// Parts that go to other devices' slabs and come into this one's.
+    Parts(Vec<Part>),
+}
+
+/// How words are reduced.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reduction {
+    /// Sums of floats.
+    SumF32,
+    /// Sums of integers that wrap.
+    SumI32,
+    /// The largest float.
+    MaxF32,
+    /// The largest integer.
+    MaxI32,
+}
+
+/// A part of a value that one device sends and another receives.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Part {
+    /// The rank's memory that goes; `None`: a part that comes.
+    pub from: Option<Place>,
+    /// Where it lies in the receiver's slab, from the start of its first slot.
+    pub at: u64,
+    /// Words, by the bounds.
+    pub words: u64,
+    /// The other device.
+    pub peer: usize,
 }
 
 /// One run of a kernel.
@@ -60,6 +160,15 @@ pub enum Place {
     },
     /// Scratch, from this byte on.
     Scratch(u64),
+    /// The slab of a device: see [`Meets`].
+    Slab {
+        /// Whose.
+        device: usize,
+    },
+    /// The control block of this device.
+    Control,
+    /// The words in host memory.
+    Halt,
 }
 
 /// How a weight lies in a rank's memory.

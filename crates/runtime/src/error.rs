@@ -134,6 +134,11 @@ impl RuntimeError {
     }
 
     pub(crate) fn io(path: &std::path::Path, e: &std::io::Error) -> Self {
+        if e.kind() == std::io::ErrorKind::OutOfMemory {
+            // What does not fit is no fault of the file.
+            let bytes = std::fs::metadata(path).map_or(0, |m| m.len());
+            return Self::memory(path.display().to_string(), bytes);
+        }
         RuntimeError::Io { path: path.into(), message: e.to_string() }
     }
 }

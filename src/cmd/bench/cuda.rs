@@ -24,6 +24,8 @@ use crate::cli::BenchArgs;
 use crate::error::CliError;
 use crate::terminal::say;
 
+/// Longest time of a step: a chunk of a full-size model, its launches traced, takes seconds.
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 /// Calls of a graph that a kernel is timed alone with, and replays.
 const LAUNCHES: usize = 200;
 const ROUNDS: usize = 5;
@@ -63,20 +65,22 @@ pub(super) fn measure(job: &Job, args: &BenchArgs, index: usize) -> Result<Measu
     let made = makers.iter().map(|(q, k)| Ok((*q, loaded.kernel(k)?))).collect::<Result<Vec<_>, CliError>>()?;
     note("kernels", start);
     let start = Instant::now();
-    let all: Vec<usize> = job.rank.map_or_else(|| (0..plan.target.ranks as usize).collect(), |r| vec![r]);
     let stored: Vec<Weights>;
     let source = match &job.fills {
-        Some(fills) => WeightSource::Made { fills, kernels: &made, ranks: &all },
+        Some(fills) => WeightSource::Made { fills, kernels: &made },
         None => {
             bus::reading_files(&plan.files);
             stored = match job.rank {
                 Some(r) => vec![map_rank(plan, r)?],
                 None => map_weights(plan.clone(), &job.dir)?.weights,
             };
-            WeightSource::Stored(&stored)
+            match (job.rank, stored.as_slice()) {
+                (Some(r), [own]) => WeightSource::Alone(r, own),
+                (_, all) => WeightSource::Stored(all),
+            }
         }
     };
-    let options = CudaOptions { dependent: gpu.arch.has_bulk_copy(), graphs: true };
+    let options = CudaOptions { dependent: gpu.arch.has_bulk_copy(), graphs: true, limit: LIMIT };
     let launches = program.launches.clone();
     let device = CudaDevice::new(&gpu.context, plan, source, launches, kernels.clone(), options, &|_, _| ())?;
     let (free, total) = gpu.context.memory()?;

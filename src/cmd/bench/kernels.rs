@@ -92,6 +92,7 @@ fn item_time(
                 },
                 Role::Symbols => rest.address(syms)?,
                 Role::Scratch { .. } => rest.address(scratch)?,
+                Role::Slab { .. } | Role::Control | Role::Halt => rest.address(y)?,
             });
         }
         loaded.launch(&gpu.stream, &i.kernel, &args, gpu.arch.has_bulk_copy())
@@ -119,6 +120,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
     let index = match args.device {
         Some(Where::Cpu) => return Err(CliError::usage("device", "--kernels are those of a GPU")),
         Some(Where::Cuda(n)) => n,
+        Some(Where::Several(_)) => return Err(CliError::usage("device", "--kernels are those of one GPU")),
         None => 0,
     };
     let gpu = Gpu::open(index, args.nvrtc.as_deref())?;

@@ -157,6 +157,10 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), CliError> {
     let measured: Measured = match place {
         Where::Cpu => cpu::measure(&job, args),
         Where::Cuda(n) => cuda::measure(&job, args, n),
+        Where::Several(_) => {
+            let m = "a plan is measured on one GPU; --rank R measures one rank of several alone";
+            Err(CliError::usage("device", m))
+        }
     }
     .map_err(|e| e.at(&job.dir))?;
     let predicted = job.predicted()?;

@@ -2,6 +2,7 @@
 //! interpreter evaluates it in exact arithmetic. Owns what is run and what is reported; the cases and their judge are
 //! `glmc_codegen_cuda::cases`.
 
+mod collectives;
 mod device;
 mod list;
 mod model;
@@ -50,6 +51,9 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<(), CliError> {
     if !args.json {
         say(&format!("{:?} {}, {:?}, {:?}, seed {seed}", gpu.context, gpu.arch, gpu.driver, gpu.compiler));
     }
+    if args.collectives {
+        return collectives::alone(&gpu, args);
+    }
     let (checks, kernels) = list::all(seed, gpu.arch, args.quick)?;
     let loaded = gpu.load(&kernels, UNIT, args.json)?;
     let compiled = start.elapsed().as_secs_f64();
@@ -59,9 +63,18 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<(), CliError> {
     }
     let outcomes = execute(&gpu, &loaded, &checks, &kernels, if args.quick { 2 } else { 4 })?;
     let models = model::run(&gpu, args.device)?;
+    let collectives = collectives::run(&gpu, args, collectives::REPLAYS)?;
     let seconds = [compiled, start.elapsed().as_secs_f64()];
-    let report =
-        Report { seed, quick: args.quick, seconds, kernels: loaded.kernels, checks: &checks, outcomes, models };
+    let report = Report {
+        seed,
+        quick: args.quick,
+        seconds,
+        kernels: loaded.kernels,
+        checks: &checks,
+        outcomes,
+        models,
+        collectives,
+    };
     report.print(&gpu, args.json)?;
     match report.failures() {
         0 => Ok(()),

@@ -72,7 +72,7 @@ fn compiled(dir: &Path) -> Result<Loaded, CliError> {
 
 fn on_gpu(gpu: &Gpu, dir: &Path, index: usize, eager: bool) -> Result<[Vec<f32>; 3], CliError> {
     let loaded = load(&dir.join("plan"))?;
-    let args = DeviceArgs { device: Some(Where::Cuda(index)), eager, nvrtc: None };
+    let args = DeviceArgs { device: Some(Where::Cuda(index)), eager, ..DeviceArgs::default() };
     let (device, _) = gpu_device(gpu, &loaded, &args, true)?;
     let mut engine = Engine::on(loaded, Box::new(device))?;
     engine.set_poison(eager);

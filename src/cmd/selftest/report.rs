@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::super::gpu::Gpu;
 use super::super::{print_json, print_line};
+use super::collectives::Stressed;
 use super::model::{self, ModelCheck};
 use crate::error::CliError;
 
@@ -24,6 +25,8 @@ pub(super) struct Report<'c> {
     pub(super) outcomes: Vec<Outcome>,
     /// A whole model.
     pub(super) models: Vec<ModelCheck>,
+    /// All-reduces under replay.
+    pub(super) collectives: Vec<Stressed>,
 }
 
 /// One family at one layout and rounding.
@@ -44,11 +47,12 @@ fn key(c: &Check) -> (String, &'static str, String) {
 impl Report<'_> {
     pub(super) fn failures(&self) -> usize {
         let models = self.models.iter().map(|m| &m.outcome);
-        self.outcomes.iter().chain(models).filter(|o| o.is_err()).count()
+        let collectives = self.collectives.iter().filter(|c| c.outcome.is_err()).count();
+        self.outcomes.iter().chain(models).filter(|o| o.is_err()).count() + collectives
     }
 
     pub(super) fn total(&self) -> usize {
-        self.checks.len() + self.models.len()
+        self.checks.len() + self.models.len() + self.collectives.len()
     }
 
     fn rows(&self) -> BTreeMap<(String, &'static str, String), Row> {
@@ -84,11 +88,12 @@ impl Report<'_> {
                 .iter()
                 .map(|m| json!({ "what": m.what, "l2": m.outcome.as_ref().ok(), "budget": model::BUDGET, "why": m.outcome.as_ref().err() }))
                 .collect();
+            let collectives: Vec<_> = self.collectives.iter().map(Stressed::json).collect();
             let failures: Vec<_> =
                 failed.map(|(c, e)| json!({ "family": c.case.kernel.name(), "case": c.what, "why": e })).collect();
             return print_json(&json!({
                 "seed": self.seed, "quick": self.quick, "machine": gpu.json(), "kernels": self.kernels,
-                "checks": self.total(), "models": models, "compile_seconds": self.seconds[0], "seconds": self.seconds[1],
+                "checks": self.total(), "models": models, "collectives": collectives, "compile_seconds": self.seconds[0], "seconds": self.seconds[1],
                 "passed": self.failures() == 0, "families": rows, "failures": failures,
             }));
         }
@@ -110,6 +115,9 @@ impl Report<'_> {
                 Err(e) => (f64::NAN, format!("FAIL {e}")),
             };
             print_line(&format!("{:<46} {l2:>9.1e} {:>9.0e}  {result}", format!("model, {}", m.what), model::BUDGET))?;
+        }
+        for c in &self.collectives {
+            print_line(&c.line())?;
         }
         for (c, e) in failed.take(50) {
             print_line(&format!("FAIL {} {}: {e}", c.case.kernel.name(), c.what))?;

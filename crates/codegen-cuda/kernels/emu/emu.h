@@ -1,7 +1,8 @@
 // What the names of prim.cuh stand for on a CPU: every thread of a block is a fiber, a block is run by one scheduler,
 // blocks run one after the other. Finds what a GPU forgives or hides: shared memory is poisoned before each block,
 // threads run as far as the next meeting point before the next one starts (in rising or falling order), asynchronous
-// copies land only when they are awaited, and a thread that never comes to a meeting point is reported.
+// copies land only when they are awaited, and a thread that never comes to a meeting point is reported. Several devices
+// run interleaved; one goes on until it waits for another.
 #pragma once
 
 #include <cmath>
@@ -58,7 +59,7 @@ struct Dim {
   u32 x, y, z;
 };
 
-enum class State { READY, AT_WARP, AT_BLOCK, POLLING, DONE };
+enum class State { READY, AT_WARP, AT_BLOCK, POLLING, AWAITING, DONE };
 
 struct Copy {
   void* to;
@@ -106,28 +107,43 @@ struct Block {
   Context scheduler;
 };
 
-inline Block block;
+// A device: its launches run one after the other on a fiber, so that those of several devices interleave wherever one
+// waits for what another writes.
+struct Device {
+  Block block;
+  Fiber fiber;
+  bool done = false;
+};
+inline std::vector<Device*> devices;
+inline Device* device;
+inline Context all_devices;
+// Rounds over all devices: the time that waits in kernels see, in microseconds.
+inline u64 rounds;
+
+inline Block& block() { return device->block; }
+
+inline void next_device() { switch_to(device->fiber.context, all_devices); }
 
 [[noreturn]] inline void fail(const char* what) {
-  fprintf(stderr, "kernel %s, block (%u, %u, %u), thread %u: %s\n", block.kernel ? block.kernel->name : "?", block.id.x,
-          block.id.y, block.id.z, block.now ? block.now->id : 0, what);
+  fprintf(stderr, "kernel %s, block (%u, %u, %u), thread %u: %s\n", block().kernel ? block().kernel->name : "?", block().id.x,
+          block().id.y, block().id.z, block().now ? block().now->id : 0, what);
   fflush(stderr);
   _Exit(3);
 }
 
-inline void yield_to_scheduler() { switch_to(block.now->fiber.context, block.scheduler); }
+inline void yield_to_scheduler() { switch_to(block().now->fiber.context, block().scheduler); }
 
 inline void release(State from) {
-  for (Thread& t : block.thread)
+  for (Thread& t : block().thread)
     if (t.state == from) t.state = State::READY;
 }
 
-inline Warp& warp() { return block.warp[block.now->id / 32]; }
+inline Warp& warp() { return block().warp[block().now->id / 32]; }
 
 inline void release_warp(Warp& w) {
-  u32 first = u32(&w - block.warp.data()) * 32;
-  for (u32 i = first; i < first + 32 && i < block.threads; ++i)
-    if (block.thread[i].state == State::AT_WARP) block.thread[i].state = State::READY;
+  u32 first = u32(&w - block().warp.data()) * 32;
+  for (u32 i = first; i < first + 32 && i < block().threads; ++i)
+    if (block().thread[i].state == State::AT_WARP) block().thread[i].state = State::READY;
   w.arrived = 0;
   w.parity ^= 1;
 }
@@ -135,24 +151,24 @@ inline void release_warp(Warp& w) {
 // Waits until every lane of the warp has come to the same operation.
 inline void meet_warp(const char* what) {
   Warp& w = warp();
-  if (w.live != 32 && w.live != (block.threads % 32)) fail("a warp operation after some lanes have ended");
+  if (w.live != 32 && w.live != (block().threads % 32)) fail("a warp operation after some lanes have ended");
   if (w.arrived == 0) w.what = what;
   if (strcmp(w.what, what) != 0) fail("lanes of a warp meet in different operations");
   if (++w.arrived == w.live) return release_warp(w);
-  block.now->state = State::AT_WARP;
+  block().now->state = State::AT_WARP;
   yield_to_scheduler();
 }
 
 inline void release_block() {
-  block.arrived = 0;
-  block.result = block.any;
-  block.any = false;
+  block().arrived = 0;
+  block().result = block().any;
+  block().any = false;
   release(State::AT_BLOCK);
 }
 
 inline void meet_block() {
-  if (++block.arrived == block.live) return release_block();
-  block.now->state = State::AT_BLOCK;
+  if (++block().arrived == block().live) return release_block();
+  block().now->state = State::AT_BLOCK;
   yield_to_scheduler();
 }
 
@@ -162,57 +178,60 @@ inline void land(const std::vector<Copy>& copies) {
 
 inline u32 exchange(u32 v, u32 source, const char* what) {
   Warp& w = warp();
-  u32 parity = w.parity, lane = block.now->id % 32;
+  u32 parity = w.parity, lane = block().now->id % 32;
   w.slot[parity][lane] = v;
   meet_warp(what);
   return w.slot[parity][source & 31];
 }
 
 inline void thread_main() {
-  block.kernel->body(block.args);
-  Thread& t = *block.now;
+  block().kernel->body(block().args);
+  Thread& t = *block().now;
   if (!t.copies.empty()) fail("ends with copies that nobody waited for");
   t.state = State::DONE;
   Warp& w = warp();
   --w.live;
-  --block.live;
+  --block().live;
   if (w.arrived) fail("a lane ends while others of its warp wait for it");
-  if (block.live && block.arrived == block.live) release_block();
+  if (block().live && block().arrived == block().live) release_block();
   yield_to_scheduler();
 }
 
 inline void run_block() {
-  block.live = block.threads;
-  block.arrived = 0;
-  block.any = block.result = false;
-  block.barrier.clear();
-  for (u32 i = 0; i < block.threads; ++i) {
-    Thread& t = block.thread[i];
+  block().live = block().threads;
+  block().arrived = 0;
+  block().any = block().result = false;
+  block().barrier.clear();
+  for (u32 i = 0; i < block().threads; ++i) {
+    Thread& t = block().thread[i];
     t.state = State::READY;
     t.id = i;
     t.copies.clear();
     t.fiber.start(thread_main);
   }
-  for (u32 i = 0; i < block.warp.size(); ++i) {
-    u32 left = block.threads - 32 * i;
-    block.warp[i].live = left < 32 ? left : 32;
-    block.warp[i].arrived = block.warp[i].parity = 0;
+  for (u32 i = 0; i < block().warp.size(); ++i) {
+    u32 left = block().threads - 32 * i;
+    block().warp[i].live = left < 32 ? left : 32;
+    block().warp[i].arrived = block().warp[i].parity = 0;
   }
-  while (block.live) {
-    bool progress = false;
-    for (u32 n = 0; n < block.threads; ++n) {
-      Thread& t = block.thread[block.reverse ? block.threads - 1 - n : n];
-      if (t.state != State::READY && t.state != State::POLLING) continue;
-      block.now = &t;
+  while (block().live) {
+    bool progress = false, awaits = false;
+    for (u32 n = 0; n < block().threads; ++n) {
+      Thread& t = block().thread[block().reverse ? block().threads - 1 - n : n];
+      if (t.state != State::READY && t.state != State::POLLING && t.state != State::AWAITING) continue;
+      block().now = &t;
       t.state = State::READY;
-      switch_to(block.scheduler, t.fiber.context);
-      progress |= t.state != State::POLLING;
+      switch_to(block().scheduler, t.fiber.context);
+      awaits |= t.state == State::AWAITING;
+      progress |= t.state != State::POLLING && t.state != State::AWAITING;
     }
-    if (!progress) fail("deadlock: some threads wait at a meeting point that others never reach");
+    // Kernels bound such waits themselves.
+    if (!progress && awaits) next_device();
+    else if (!progress) fail("deadlock: some threads wait at a meeting point that others never reach");
   }
-  for (const Barrier& b : block.barrier)
+  for (const Barrier& b : block().barrier)
     if (!b.copies.empty()) fail("ends with bulk copies that nobody waited for");
-  block.now = nullptr;
+  block().now = nullptr;
 }
 
 }  // namespace emu
@@ -223,6 +242,6 @@ inline void run_block() {
                                         [](const void* a) { name##_body(*static_cast<const Args*>(a)); }}; \
   static void name##_body(const Args& args)
 
-#define GLMC_SHARED(type, name, offset) type* name = reinterpret_cast<type*>(emu::block.shared + (offset))
+#define GLMC_SHARED(type, name, offset) type* name = reinterpret_cast<type*>(emu::block().shared + (offset))
 
 #include "emu/prim_host.h"

@@ -24,8 +24,8 @@ inline std::vector<Buffer> buffers;
 
 inline void on_fault(int, siginfo_t* info, void*) {
   const u8* at = static_cast<const u8*>(info->si_addr);
-  fprintf(stderr, "kernel %s, block (%u, %u, %u), thread %u: ", block.kernel ? block.kernel->name : "?", block.id.x,
-          block.id.y, block.id.z, block.now ? block.now->id : 0);
+  fprintf(stderr, "kernel %s, block (%u, %u, %u), thread %u: ", block().kernel ? block().kernel->name : "?", block().id.x,
+          block().id.y, block().id.z, block().now ? block().now->id : 0);
   for (u64 i = 0; i < buffers.size(); ++i) {
     const Buffer& b = buffers[i];
     if (at >= b.map && at < b.map + b.mapped) {
@@ -83,6 +83,7 @@ struct Reader {
 };
 
 inline void launch(const Kernel& k, const void* args, Dim grid, u32 threads, u32 shared, bool reverse) {
+  Block& block = emu::block();
   block.kernel = &k;
   block.args = args;
   block.grid = grid;
@@ -105,7 +106,53 @@ inline void launch(const Kernel& k, const void* args, Dim grid, u32 threads, u32
   munmap(s.map, s.mapped);
 }
 
+struct Launch {
+  const Kernel* kernel;
+  Dim grid;
+  u32 threads, shared;
+  std::vector<u64> args;
+};
+
+inline std::vector<std::vector<Launch>> program;
+inline bool falling;
+
+// All launches of the device that runs.
+inline void device_main() {
+  u64 me = 0;
+  while (devices[me] != device) ++me;
+  for (const Launch& l : program[me]) {
+    block().kernel = l.kernel;
+    if (l.kernel->args != 8 * l.args.size()) fail("arguments of another size than the kernel's struct");
+    launch(*l.kernel, l.args.data(), l.grid, l.threads, l.shared, falling);
+  }
+  device->done = true;
+  next_device();
+}
+
+// Devices take turns: each runs until it waits for another, so that every one gets as far ahead as it can.
+inline void run_devices(std::vector<std::vector<Launch>>& of, bool reverse) {
+  program.swap(of);
+  falling = reverse;
+  while (devices.size() < program.size()) devices.push_back(new Device());
+  u64 left = program.size();
+  for (u64 i = 0; i < program.size(); ++i) {
+    devices[i]->done = false;
+    devices[i]->fiber.start(device_main);
+  }
+  while (left) {
+    for (u64 n = 0; n < program.size(); ++n) {
+      device = devices[reverse ? program.size() - 1 - n : n];
+      if (device->done) continue;
+      switch_to(all_devices, device->fiber.context);
+      left -= device->done;
+    }
+    ++rounds;
+  }
+}
+
 inline void run_job(Reader& in, FILE* out) {
+  if (devices.empty()) devices.push_back(new Device());
+  device = devices[0];
   u32 flags = in.get<u32>();
   u32 count = in.get<u32>();
   buffers.clear();
@@ -118,26 +165,27 @@ inline void run_job(Reader& in, FILE* out) {
     buffers.push_back(b);
   }
   u32 launches = in.get<u32>();
+  std::vector<std::vector<Launch>> of;
   for (u32 l = 0; l < launches; ++l) {
+    Launch one{};
+    u32 on = in.get<u32>(), length = in.get<u32>();
     char name[256] = {};
-    u32 length = in.get<u32>();
-    if (length >= sizeof name) fail("a kernel name that is too long");
+    if (length >= sizeof name || on >= 64) fail("a kernel name that is too long, or too many devices");
     in.bytes(reinterpret_cast<u8*>(name), length);
-    Dim grid{in.get<u32>(), in.get<u32>(), in.get<u32>()};
-    u32 threads = in.get<u32>(), shared = in.get<u32>(), words = in.get<u32>();
-    std::vector<u64> args;
-    for (u32 i = 0; i < words; ++i) args.push_back(reinterpret_cast<u64>(buffers.at(in.get<u32>()).data));
-    const Kernel* found = nullptr;
+    one.grid = Dim{in.get<u32>(), in.get<u32>(), in.get<u32>()};
+    one.threads = in.get<u32>(), one.shared = in.get<u32>();
+    u32 words = in.get<u32>();
+    for (u32 i = 0; i < words; ++i) one.args.push_back(reinterpret_cast<u64>(buffers.at(in.get<u32>()).data));
     for (const Kernel* k : Kernel::all())
-      if (strcmp(k->name, name) == 0) found = k;
-    if (!found) {
+      if (strcmp(k->name, name) == 0) one.kernel = k;
+    if (!one.kernel) {
       fprintf(stderr, "no kernel %s in this program\n", name);
       _Exit(4);
     }
-    block.kernel = found;
-    if (found->args != 8 * words) fail("arguments of another size than the kernel's struct");
-    launch(*found, args.data(), grid, threads, shared, flags & 1);
+    if (of.size() <= on) of.resize(on + 1);
+    of[on].push_back(one);
   }
+  run_devices(of, flags & 1);
   for (const Buffer& b : buffers) {
     check_canary(b);
     if (b.kind != INPUT) fwrite(b.data, 1, b.bytes, out);

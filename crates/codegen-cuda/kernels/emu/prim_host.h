@@ -1,22 +1,22 @@
 // The names of prim_device.cuh on the emulation.
 #pragma once
 
-GLMC_DEVICE u32 glmc_thread() { return emu::block.now->id; }
-GLMC_DEVICE u32 glmc_threads() { return emu::block.threads; }
-GLMC_DEVICE u32 glmc_lane() { return emu::block.now->id & 31u; }
-GLMC_DEVICE u32 glmc_warp() { return emu::block.now->id >> 5; }
-GLMC_DEVICE u32 glmc_block_x() { return emu::block.id.x; }
-GLMC_DEVICE u32 glmc_block_y() { return emu::block.id.y; }
-GLMC_DEVICE u32 glmc_block_z() { return emu::block.id.z; }
-GLMC_DEVICE u32 glmc_grid_x() { return emu::block.grid.x; }
-GLMC_DEVICE u32 glmc_grid_y() { return emu::block.grid.y; }
+GLMC_DEVICE u32 glmc_thread() { return emu::block().now->id; }
+GLMC_DEVICE u32 glmc_threads() { return emu::block().threads; }
+GLMC_DEVICE u32 glmc_lane() { return emu::block().now->id & 31u; }
+GLMC_DEVICE u32 glmc_warp() { return emu::block().now->id >> 5; }
+GLMC_DEVICE u32 glmc_block_x() { return emu::block().id.x; }
+GLMC_DEVICE u32 glmc_block_y() { return emu::block().id.y; }
+GLMC_DEVICE u32 glmc_block_z() { return emu::block().id.z; }
+GLMC_DEVICE u32 glmc_grid_x() { return emu::block().grid.x; }
+GLMC_DEVICE u32 glmc_grid_y() { return emu::block().grid.y; }
 
 GLMC_DEVICE void glmc_sync() { emu::meet_block(); }
 GLMC_DEVICE void glmc_sync_warp() { emu::meet_warp("sync_warp"); }
 GLMC_DEVICE bool glmc_sync_any(bool p) {
-  emu::block.any |= p;
+  emu::block().any |= p;
   emu::meet_block();
-  return emu::block.result;
+  return emu::block().result;
 }
 
 GLMC_DEVICE u32 glmc_float_to_bits(f32 x) {
@@ -120,7 +120,7 @@ namespace emu {
 template <class ToFloat>
 void mma(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], ToFloat value) {
   Warp& w = warp();
-  u32 parity = w.parity, lane = block.now->id % 32;
+  u32 parity = w.parity, lane = block().now->id % 32;
   memcpy(w.mma[parity][lane].a, a, 16);
   memcpy(w.mma[parity][lane].b, b, 8);
   meet_warp("mma");
@@ -153,21 +153,21 @@ GLMC_DEVICE U4 glmc_load_stream(const void* p) {
 
 GLMC_DEVICE void glmc_copy16(void* to, const void* from) {
   if (!emu_aligned(to) || !emu_aligned(from)) emu::fail("a 16-byte copy at an address that is no multiple of 16");
-  emu::block.now->copies.push_back({to, from, 16});
+  emu::block().now->copies.push_back({to, from, 16});
 }
 GLMC_DEVICE void glmc_copy_commit() {}
 GLMC_DEVICE void glmc_copy_wait_all() {
-  emu::land(emu::block.now->copies);
-  emu::block.now->copies.clear();
+  emu::land(emu::block().now->copies);
+  emu::block().now->copies.clear();
 }
 
 GLMC_DEVICE void glmc_barrier_init(u64* bar) {
-  *bar = emu::block.barrier.size();
-  emu::block.barrier.push_back({0, -1, {}});
+  *bar = emu::block().barrier.size();
+  emu::block().barrier.push_back({0, -1, {}});
 }
 GLMC_DEVICE emu::Barrier& emu_barrier(u64* bar) {
-  if (*bar >= emu::block.barrier.size()) emu::fail("a barrier that was never initialised");
-  return emu::block.barrier[*bar];
+  if (*bar >= emu::block().barrier.size()) emu::fail("a barrier that was never initialised");
+  return emu::block().barrier[*bar];
 }
 GLMC_DEVICE void glmc_barrier_expect(u64* bar, u32 bytes) {
   emu::Barrier& b = emu_barrier(bar);
@@ -191,9 +191,22 @@ GLMC_DEVICE void glmc_barrier_wait(u64* bar, u32 parity) {
       ++b.phase;
       return;
     }
-    emu::block.now->state = emu::State::POLLING;
+    emu::block().now->state = emu::State::POLLING;
     emu::yield_to_scheduler();
   }
+}
+
+// Words that devices write for each other. A load that finds nothing new is a place where other devices may run.
+GLMC_DEVICE u64 glmc_load_system(const u64* p) { return *p; }
+GLMC_DEVICE void glmc_store_system(u64* p, u64 v) { *p = v; }
+GLMC_DEVICE void glmc_release_system(u64* p, u64 v) { *p = v; }
+GLMC_DEVICE void glmc_acquire_system() {}
+GLMC_DEVICE u32 glmc_load_word_system(const u32* p) { return *p; }
+GLMC_DEVICE void glmc_fence_system() {}
+GLMC_DEVICE u64 glmc_time() { return emu::rounds * 1000; }
+GLMC_DEVICE void glmc_await() {
+  emu::block().now->state = emu::State::AWAITING;
+  emu::yield_to_scheduler();
 }
 
 GLMC_DEVICE void glmc_launch_wait() {}

@@ -154,12 +154,13 @@ impl Check {
                     Buffer::Input(self.values.0.values().flat_map(|v| (*v as u32).to_le_bytes()).collect())
                 }
                 Role::Scratch { bytes, .. } => Buffer::Changed(vec![0; *bytes as usize]),
+                Role::Slab { .. } | Role::Control | Role::Halt => return Err("a kernel of several devices".into()),
             };
             back += usize::from(!matches!(buffer, Buffer::Input(_)));
             buffers.push(buffer);
         }
         let args: Vec<u32> = (0..buffers.len() as u32).collect();
-        let launches = k.launches.iter().map(|s| Launch { shape: s.clone(), args: args.clone() }).collect();
+        let launches = k.launches.iter().map(|s| Launch { shape: s.clone(), args: args.clone(), device: 0 }).collect();
         Ok((Job { buffers, launches }, outputs))
     }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::kernel::PagedAttentionKernel;
 use glmc_ir::ops::Attention;
-use glmc_ir::ty::{Dim, Elem, Extent};
+use glmc_ir::ty::{Dim, Elem, Extent, PendingKind};
 
 use super::cx::{Candidate, Cx, Draft, Entry, Part, choose, float};
 use crate::request::GenerateError;
@@ -197,6 +197,8 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
     for (name, value) in constants {
         let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
     }
+    let part = cx.request.options.merge == Some(PendingKind::Softmax);
+    let _ = writeln!(m, "  static constexpr bool PART = {part};");
     let _ = writeln!(m, "  static constexpr f32 SCALE = {};", float(of.scale));
     for (name, dims) in [("tokens", tokens), ("sequences", &of.positions[..1]), ("keys", &of.positions[1..2])] {
         let _ = writeln!(m, "  GLMC_DEVICE static u32 {name}(const Args& args) {{ return {}; }}", cx.size(dims));

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use glmc_ir::kernel::{Access, ParamSpec};
+use glmc_ir::placement::{softmax_part, topk_part};
 use glmc_ir::quant::QuantType;
-use glmc_ir::ty::{Dim, Elem, Extent, TensorType};
+use glmc_ir::ty::{Dim, Elem, Extent, PendingKind, TensorType};
 
 use crate::repack::LaneType;
 use crate::request::{GenerateError, Generated, LaunchShape, Request, Storage};
@@ -188,7 +189,13 @@ impl<'a> Cx<'a> {
             })
             .collect();
         let outs = params.iter().filter(|p| p.access == Access::Write).zip(results.into_iter().skip(updates));
-        let outputs = outs.map(|(p, ty)| Part { ident: ident(&p.name), ty, storage: Storage::Rows }).collect();
+        let form = |ty: TensorType| match request.options.merge {
+            Some(PendingKind::Softmax) => softmax_part(&ty),
+            Some(PendingKind::TopK) => topk_part(&ty),
+            _ => ty,
+        };
+        let outputs =
+            outs.map(|(p, ty)| Part { ident: ident(&p.name), ty: form(ty), storage: Storage::Rows }).collect();
         let cx = Cx { request, params, inputs, outputs };
         for part in cx.inputs.iter().chain(&cx.outputs) {
             if part.storage == Storage::Lane && part.lane().is_none() {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use glmc_ir::ty::Dim;
+use glmc_ir::ty::{Dim, PendingKind};
 
 use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part, choose, float};
 use crate::request::GenerateError;
@@ -81,6 +81,8 @@ pub(super) fn topk(cx: &Cx<'_>, k: u64) -> Result<Draft, GenerateError> {
     for (name, dims) in [("rows", &x.ty.dims[..1]), ("width", &x.ty.dims[1..])] {
         let _ = writeln!(m, "  GLMC_DEVICE static u32 {name}(const Args& args) {{ return {}; }}", cx.size(dims));
     }
+    let part = cx.request.options.merge == Some(PendingKind::TopK);
+    let _ = writeln!(m, "  static constexpr bool PART = {part};");
     let (rows, width) = (cx.bound(&x.ty.dims[..1]).unwrap_or(0), cx.bound(&x.ty.dims[1..]).unwrap_or(0));
     let threads = width.next_multiple_of(32).clamp(64, 1024) as u32;
     let mut includes = cx.decoders(&[x]);

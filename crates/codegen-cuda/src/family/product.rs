@@ -52,6 +52,8 @@ fn product(
             Role::Param { .. } => given.next().map_or(String::new(), |i| format!("o.{}", cx.inputs[*i].ident)),
             Role::Symbols => "o.syms".into(),
             Role::Scratch { .. } => format!("o.scratch + {scratch_at}"),
+            // No contract's kernel has them.
+            Role::Slab { .. } | Role::Control | Role::Halt => String::new(),
         });
     }
     let (tables, members, more) = (&draft.tables, &draft.members, &draft.more);

@@ -2,7 +2,7 @@
 //!
 //! Jobs (all little-endian): `u32 jobs`, then for each `u32 flags` (1: falling order, 2: closed page before instead of
 //! behind each buffer), `u32 buffers`, each `u32 kind, u64 bytes` and, unless an output, its bytes; `u32 launches`,
-//! each `u32 length, name, u32 grid[3], u32 threads, u32 shared, u32 arguments`, each `u32 buffer`. Outputs: the
+//! each `u32 device, u32 length, name, u32 grid[3], u32 threads, u32 shared, u32 arguments`, each `u32 buffer`. Outputs: the
 //! bytes of each buffer that is no input, job by job.
 
 use crate::request::LaunchShape;
@@ -34,6 +34,8 @@ pub struct Launch {
     pub shape: LaunchShape,
     /// The buffer of each argument.
     pub args: Vec<u32>,
+    /// The device that runs it. Launches of one device run in order, those of several interleave.
+    pub device: u32,
 }
 
 /// Buffers and the launches that work on them.
@@ -64,6 +66,7 @@ pub(super) fn encode(jobs: &[Job], order: Order) -> Vec<u8> {
         }
         word(&mut out, job.launches.len() as u32);
         for l in &job.launches {
+            word(&mut out, l.device);
             word(&mut out, l.shape.symbol.len() as u32);
             out.extend_from_slice(l.shape.symbol.as_bytes());
             l.shape.grid.iter().for_each(|g| word(&mut out, *g));

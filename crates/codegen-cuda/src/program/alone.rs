@@ -51,10 +51,11 @@ impl Program {
                 }
             }
             let params = vec![of.params[rank].clone()];
-            phases.push(PhaseLaunches { calls, symbols: vec![symbols.parts], params });
+            phases.push(PhaseLaunches { calls, symbols: vec![symbols.parts], params, ..PhaseLaunches::default() });
         }
         let (weights, states) = (vec![all.weights[rank].clone()], vec![all.states[rank].clone()]);
-        self.launches = Launches { phases, weights, states, arena: all.arena, scratch: base + slots };
+        let (ranks, meets) = (vec![rank], None);
+        self.launches = Launches { phases, weights, states, arena: all.arena, scratch: base + slots, ranks, meets };
         self.forget_kernels();
         Ok(self)
     }
@@ -82,6 +83,9 @@ impl Program {
             Role::Param { .. } => mem(of(Access::Write)),
             Role::Symbols => Place::Symbols { rank: 0 },
             Role::Scratch { .. } => Place::Scratch(base),
+            Role::Slab { device } => Place::Slab { device: *device },
+            Role::Control => Place::Control,
+            Role::Halt => Place::Halt,
         };
         self.kernels[kernel].signature.0.iter().map(place).collect()
     }
@@ -116,7 +120,8 @@ impl Program {
         let slots = bytes * if run.contains("slot0") { members as u64 } else { 1 };
         let comment = format!("stands in for {:?} over {} of {members} ranks: {}", what.kind, what.axis, from.ty);
         let fields = vec![("x".into(), Access::Read, own), ("y".into(), Access::Write, result.clone())];
-        let mut made = make(Source { stem: "alone", comment, fields, over: &result.dims, syms: &bounds, run })?;
+        let mut made =
+            make(Source { stem: "alone", comment, fields, over: &result.dims, syms: &bounds, run, includes: &[] })?;
         // The slots are the last field: the source names them so.
         made.signature.0.push(Field { ident: "slots".into(), role: Role::Scratch { bytes: slots, kept: false } });
         let line = format!("  u8* slots;  // scratch, {slots} bytes\n");
@@ -147,7 +152,7 @@ fn renumbered(call: &Call) -> Call {
     let place = |p: &Place| match *p {
         Place::Mem { mem, .. } => Place::Mem { rank: 0, mem },
         Place::Symbols { .. } => Place::Symbols { rank: 0 },
-        Place::Scratch(at) => Place::Scratch(at),
+        other => other,
     };
     Call { rank: 0, args: call.args.iter().map(place).collect(), ..call.clone() }
 }

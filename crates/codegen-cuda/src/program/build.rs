@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use glmc_ir::entities::WeightId;
 use glmc_ir::kernel::Access;
-use glmc_ir::launch::{Call, Launches, PhaseLaunches, Place, WeightForm};
-use glmc_ir::placement::strip;
+use glmc_ir::launch::{Call, Launches, Meets, PhaseLaunches, Place, WeightForm};
 use glmc_ir::plan::{Mem, Phase, Plan, Step};
-use glmc_ir::ty::{SymValues, TensorType};
+use glmc_ir::ty::{PendingKind, SymValues, TensorType};
 
 use super::choose::Choices;
 use super::local::Symbols;
 use super::ranks::Fault;
-use super::{Program, ProgramError};
+use super::{Program, ProgramError, Spread};
 use crate::arch::Arch;
 use crate::family::generate;
 use crate::repack;
@@ -23,60 +22,90 @@ use crate::signature::Role;
 pub(super) const ALIGN: u64 = 256;
 
 impl Program {
-    /// The program of a plan that the verifier accepts.
+    /// The program of a plan that the verifier accepts, all its ranks on one device.
     ///
     /// # Errors
     /// A step without a kernel, or a part of the plan without a size.
     pub fn new(plan: &Plan, arch: Arch, choices: &Choices) -> Result<Program, ProgramError> {
-        let mut b = Build { plan, arch, choices, kernels: Kernels::default(), lane: Vec::new(), temporary: 0 };
+        let map = vec![0; plan.target.ranks.max(1) as usize];
+        let Spread { arch, kernels, devices } = Spread::new(plan, arch, choices, &map)?;
+        let launches = devices.into_iter().next().unwrap_or_default();
+        Ok(Program { arch, kernels, launches })
+    }
+}
+
+impl Spread {
+    /// The programs of a plan that the verifier accepts, rank `r` on device `map[r]`; devices count from 0 and each
+    /// has a rank.
+    ///
+    /// # Errors
+    /// A map that is none, a step without a kernel, or a part of the plan without a size.
+    pub fn new(plan: &Plan, arch: Arch, choices: &Choices, map: &[usize]) -> Result<Spread, ProgramError> {
         let ranks = plan.target.ranks.max(1) as usize;
+        let devices = map.iter().max().map_or(0, |d| d + 1);
+        if map.len() != ranks || (0..devices).any(|d| !map.contains(&d)) {
+            let why = format!("{map:?} for {ranks} ranks");
+            return Err(ProgramError::Size { what: "the map of ranks to devices".into(), why });
+        }
+        let kernels = Kernels::default();
+        let mut b = Build { plan, arch, choices, map, kernels, lane: Vec::new(), temporary: 0, slot: 0 };
         for rank in 0..ranks {
             let lane = b.layouts(rank)?;
             b.lane.push(lane);
         }
-        let phases = plan.phases.iter().map(|p| b.phase(p, ranks)).collect::<Result<Vec<_>, _>>()?;
-        let weights = (0..ranks).map(|r| b.weights(r)).collect::<Result<Vec<_>, _>>()?;
-        let states = (0..ranks).map(|r| b.states(r)).collect::<Result<Vec<_>, _>>()?;
+        let mut phases: Vec<Vec<PhaseLaunches>> = vec![Vec::new(); devices];
+        for phase in &plan.phases {
+            let of = b.phase(phase, ranks, devices)?;
+            phases.iter_mut().zip(of).for_each(|(all, one)| all.push(one));
+        }
         let arena = plan.phases.iter().map(|p| p.arena_bytes).max().unwrap_or(0);
-        let launches = Launches { phases, weights, states, arena, scratch: 0 };
-        let mut program = Program { arch, kernels: b.kernels.list, launches };
-        program.place_scratch(b.temporary);
-        Ok(program)
+        let mut out = Spread { arch, kernels: Vec::new(), devices: Vec::new() };
+        for (me, phases) in phases.into_iter().enumerate() {
+            let ranks: Vec<usize> = (0..ranks).filter(|r| map[*r] == me).collect();
+            let weights = ranks.iter().map(|r| b.weights(*r)).collect::<Result<Vec<_>, _>>()?;
+            let states = ranks.iter().map(|r| b.states(*r)).collect::<Result<Vec<_>, _>>()?;
+            let meets = (devices > 1).then_some(Meets { devices, me, slot: b.slot });
+            out.devices.push(Launches { phases, weights, states, arena, scratch: 0, ranks, meets });
+        }
+        out.kernels = b.kernels.list;
+        let (kernels, temporary) = (&out.kernels, b.temporary);
+        out.devices.iter_mut().for_each(|d| place_scratch(d, kernels, temporary));
+        Ok(out)
     }
+}
 
-    /// Gives each kernel that keeps its scratch a piece of its own behind the first `temporary` bytes; all others share
-    /// the piece behind them, for the launches of a stream run one after the other.
-    fn place_scratch(&mut self, temporary: u64) {
-        let (mut kept, mut loose) = (temporary, 0u64);
-        let mut of: BTreeMap<usize, Option<u64>> = BTreeMap::new();
-        for call in self.launches.phases.iter().flat_map(|p| &p.calls) {
-            for f in &self.kernels[call.kernel].signature.0 {
-                match f.role {
-                    Role::Scratch { bytes, kept: true } => {
-                        of.entry(call.kernel).or_insert_with(|| {
-                            let at = kept;
-                            kept += bytes.next_multiple_of(ALIGN);
-                            Some(at)
-                        });
-                    }
-                    Role::Scratch { bytes, kept: false } => {
-                        loose = loose.max(bytes.next_multiple_of(ALIGN));
-                        of.entry(call.kernel).or_insert(None);
-                    }
-                    _ => {}
+/// Gives each kernel that keeps its scratch a piece of its own behind the first `temporary` bytes; all others share the
+/// piece behind them, for the launches of a stream run one after the other.
+fn place_scratch(launches: &mut Launches, kernels: &[Generated], temporary: u64) {
+    let (mut kept, mut loose) = (temporary, 0u64);
+    let mut of: BTreeMap<usize, Option<u64>> = BTreeMap::new();
+    for call in launches.phases.iter().flat_map(|p| &p.calls) {
+        for f in &kernels[call.kernel].signature.0 {
+            match f.role {
+                Role::Scratch { bytes, kept: true } => {
+                    of.entry(call.kernel).or_insert_with(|| {
+                        let at = kept;
+                        kept += bytes.next_multiple_of(ALIGN);
+                        Some(at)
+                    });
                 }
+                Role::Scratch { bytes, kept: false } => {
+                    loose = loose.max(bytes.next_multiple_of(ALIGN));
+                    of.entry(call.kernel).or_insert(None);
+                }
+                _ => {}
             }
         }
-        for call in self.launches.phases.iter_mut().flat_map(|p| &mut p.calls) {
-            let fields = &self.kernels[call.kernel].signature.0;
-            for (a, field) in call.args.iter_mut().zip(fields) {
-                if let (Place::Scratch(at), Role::Scratch { .. }) = (a, &field.role) {
-                    *at = of.get(&call.kernel).copied().flatten().unwrap_or(kept);
-                }
-            }
-        }
-        self.launches.scratch = kept + loose;
     }
+    for call in launches.phases.iter_mut().flat_map(|p| &mut p.calls) {
+        let fields = &kernels[call.kernel].signature.0;
+        for (a, field) in call.args.iter_mut().zip(fields) {
+            if let (Place::Scratch(at), Role::Scratch { .. }) = (a, &field.role) {
+                *at = of.get(&call.kernel).copied().flatten().unwrap_or(kept);
+            }
+        }
+    }
+    launches.scratch = kept + loose;
 }
 
 /// Kernels by what they were made from.
@@ -112,12 +141,16 @@ impl Kernels {
 pub(super) struct Build<'a> {
     pub(super) plan: &'a Plan,
     arch: Arch,
-    choices: &'a Choices,
+    pub(super) choices: &'a Choices,
+    /// The device of each rank.
+    pub(super) map: &'a [usize],
     pub(super) kernels: Kernels,
     /// For each rank, which weights lie in lanes.
     lane: Vec<Vec<bool>>,
     /// Bytes that a step's calls hand to each other, at the start of scratch.
     pub(super) temporary: u64,
+    /// Bytes of a slot that the largest meeting of devices needs.
+    pub(super) slot: u64,
 }
 
 /// The inputs of a rank's launch.
@@ -169,7 +202,7 @@ impl Build<'_> {
                 let types: Vec<String> = inputs.types.iter().map(ToString::to_string).collect();
                 let key = format!("{:?} {types:?} {:?} {storage:?}", step.kernel, symbols.bounds);
                 *verdicts.entry(key).or_insert_with(|| {
-                    let options = self.choices.options(storage);
+                    let options = self.choices.options(storage, None);
                     let (kernel, inputs, syms) = (&step.kernel, &inputs.types, &symbols.bounds);
                     generate(&Request { kernel, inputs, syms, arch: self.arch, options: &options }).is_ok()
                 })
@@ -180,14 +213,24 @@ impl Build<'_> {
         Ok(out)
     }
 
-    fn phase(&mut self, phase: &Phase, ranks: usize) -> Result<PhaseLaunches, ProgramError> {
+    /// The calls of a phase, a program a device.
+    fn phase(&mut self, phase: &Phase, ranks: usize, devices: usize) -> Result<Vec<PhaseLaunches>, ProgramError> {
         let mut symbols = vec![Symbols::of(&phase.bounds()); ranks];
-        let mut out = PhaseLaunches::default();
+        let mut out = vec![PhaseLaunches::default(); devices];
         for (index, step) in phase.steps.iter().enumerate() {
             let calls = match step.kernel.collective() {
-                Some(c) => self.meetings(step, &c, &mut symbols).map_err(Fault::Why),
+                Some(c) => self.meetings(step, &c, &mut symbols).map_err(Fault::Why).map(|made| {
+                    let of = |d: &mut PhaseLaunches| d.meetings.extend(std::iter::repeat_n(index, made.exchanges));
+                    out.iter_mut().for_each(of);
+                    for (d, before, moves) in made.transfers {
+                        let before = out[d].calls.len() + before;
+                        out[d].transfers.push(self.transfer(before, index, moves));
+                    }
+                    made.calls
+                }),
                 None => (0..ranks).try_fold(Vec::new(), |mut calls, rank| {
-                    calls.extend(self.launch(phase, step, rank, &mut symbols[rank])?);
+                    let of = self.launch(phase, step, rank, &mut symbols[rank])?;
+                    calls.extend(of.into_iter().map(|c| (self.map[rank], c)));
                     Ok(calls)
                 }),
             };
@@ -196,13 +239,34 @@ impl Build<'_> {
                 Fault::Why(why) => ProgramError::Unsupported { step, phase, why },
                 Fault::Kernel(error) => ProgramError::Step { step, phase, error: Box::new(error) },
             })?;
-            out.calls.extend(calls.into_iter().map(|c| Call { step: index, ..c }));
+            for (device, call) in calls {
+                out[device].calls.push(self.numbered(Call { step: index, ..call }));
+            }
         }
         for (rank, s) in symbols.into_iter().enumerate() {
-            out.params.push(self.params(phase, rank)?);
-            out.symbols.push(s.parts);
+            let of = &mut out[self.map[rank]];
+            of.params.push(self.params(phase, rank)?);
+            of.symbols.push(s.parts);
         }
         Ok(out)
+    }
+
+    /// The call with ranks as its device counts them.
+    fn numbered(&self, mut call: Call) -> Call {
+        call.args.iter_mut().for_each(|a| self.number(a));
+        call.rank = self.own(call.rank);
+        call
+    }
+
+    /// A rank as its device counts it.
+    fn own(&self, rank: usize) -> usize {
+        self.map[..rank].iter().filter(|d| **d == self.map[rank]).count()
+    }
+
+    pub(super) fn number(&self, place: &mut Place) {
+        if let Place::Mem { rank, .. } | Place::Symbols { rank } = place {
+            *rank = self.own(*rank);
+        }
     }
 
     pub(super) fn kernel(
@@ -211,12 +275,13 @@ impl Build<'_> {
         inputs: &Inputs,
         symbols: &Symbols,
         rank: usize,
+        merge: Option<PendingKind>,
     ) -> Result<usize, GenerateError> {
         let of = |m: &Mem| match m {
             Mem::Weight(w) if self.lane[rank].get(w.as_u32() as usize) == Some(&true) => Storage::Lane,
             _ => Storage::Rows,
         };
-        let options = self.choices.options(inputs.mems.iter().map(of).collect());
+        let options = self.choices.options(inputs.mems.iter().map(of).collect(), merge);
         let (kernel, syms) = (&step.kernel, &symbols.bounds);
         self.kernels.get(&Request { kernel, inputs: &inputs.types, syms, arch: self.arch, options: &options })
     }
@@ -224,11 +289,12 @@ impl Build<'_> {
     pub(super) fn args(&self, step: &Step, kernel: usize, rank: usize) -> Result<Vec<Place>, String> {
         let field = |role: &Role| match role {
             Role::Param { index, .. } => {
-                let arg = step.args.get(*index).ok_or("the step has fewer arguments than its contract")?;
+                let arg = step.args.get(*index).ok_or("the step has fewer arguments than its contract".to_owned())?;
                 Ok(Place::Mem { rank, mem: arg.mem })
             }
             Role::Symbols => Ok(Place::Symbols { rank }),
             Role::Scratch { .. } => Ok(Place::Scratch(0)),
+            Role::Slab { .. } | Role::Control | Role::Halt => Err("a launch of one rank that meets others".to_owned()),
         };
         self.kernels.list[kernel].signature.0.iter().map(|f| field(&f.role)).collect()
     }
@@ -237,9 +303,6 @@ impl Build<'_> {
         let one = |p: &glmc_ir::plan::Param| {
             let mut symbols = Symbols::of(&phase.bounds());
             let told = |why| ProgramError::Size { what: format!("step parameter `{}`", p.name), why };
-            if strip(&p.ty) != p.ty {
-                return Err(told(format!("{} is in parts, ranks of this device take it whole", p.ty)));
-            }
             let ty = symbols.local(&p.ty, &self.plan.mesh, rank as u64).map_err(told)?;
             ty.bytes(&symbols.bounds).ok_or_else(|| told(format!("no size of {ty}")))
         };

@@ -1,7 +1,7 @@
 //! The one place where it is chosen how weights lie and how activations are rounded.
 
 use glmc_ir::kernel::Kernel;
-use glmc_ir::ty::TensorType;
+use glmc_ir::ty::{PendingKind, TensorType};
 
 use crate::repack::lane_bytes;
 use crate::request::{Activations, Options, Storage};
@@ -15,15 +15,24 @@ pub struct Choices {
     pub rows_only: bool,
     /// See [`Options::multiprocessors`].
     pub multiprocessors: Option<u32>,
+    /// Most bytes of a value that an all-reduce over several devices sends whole to each; `None` counts as 128 KiB.
+    pub small_bytes: Option<u64>,
+    /// Whether a library moves what devices exchange, in place of kernels that wait for each other.
+    pub library: bool,
 }
 
 /// Contracts whose kernels stream the lane layout.
 pub const LANE_KERNELS: [&str; 5] = ["gate_up", "grouped_down", "grouped_gate_up", "grouped_matmul", "matmul"];
 
 impl Choices {
-    /// The options of a launch whose inputs lie so.
-    pub(super) fn options(&self, storage: Vec<Storage>) -> Options {
-        Options { activations: self.activations, storage, multiprocessors: self.multiprocessors, tuning: None }
+    pub(super) fn small_bytes(&self) -> u64 {
+        self.small_bytes.unwrap_or(128 << 10)
+    }
+
+    /// The options of a launch whose inputs lie so and whose output awaits this merge.
+    pub(super) fn options(&self, storage: Vec<Storage>, merge: Option<PendingKind>) -> Options {
+        let (activations, multiprocessors) = (self.activations, self.multiprocessors);
+        Options { activations, storage, multiprocessors, tuning: None, merge }
     }
 
     /// Whether a weight of this type is worth the lane layout if `kernels` are all that read it.

@@ -6,6 +6,9 @@
 mod alone;
 mod build;
 mod choose;
+mod exchange;
+mod library;
+pub mod links;
 mod local;
 mod meet;
 mod own;
@@ -28,6 +31,17 @@ pub struct Program {
     pub kernels: Vec<Generated>,
     /// The calls, and the memory that they need.
     pub launches: Launches,
+}
+
+/// The programs of a plan whose ranks are on several devices of one architecture.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Spread {
+    /// The machine they are for.
+    pub arch: Arch,
+    /// Each kernel of any of them once.
+    pub kernels: Vec<Generated>,
+    /// The calls of each device.
+    pub devices: Vec<Launches>,
 }
 
 /// Why a plan has no program.

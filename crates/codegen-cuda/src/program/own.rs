@@ -1,7 +1,6 @@
 //! Kernels that no contract has, for ranks that share a device: ids and counts as a rank's part sees them, and zeros
 //! for a rank that holds nothing of what is summed.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use glmc_ir::kernel::Access;
@@ -24,6 +23,8 @@ pub(super) struct Source<'a> {
     pub(super) syms: &'a SymValues,
     /// Statements over `args` and `i`.
     pub(super) run: String,
+    /// Headers beside that of elementwise kernels.
+    pub(super) includes: &'a [&'static str],
 }
 
 /// The size of these dims as an expression over `args`.
@@ -41,14 +42,19 @@ pub(super) fn size(dims: &[Dim], syms: &SymValues) -> Result<String, String> {
     Ok(out)
 }
 
-/// The kernel.
-pub(super) fn make(s: Source<'_>) -> Result<Generated, String> {
-    let most = |d: &Dim| match &d.extent {
-        Extent::Sym(x) => s.syms.get(x),
+/// Most elements of these dims.
+pub(super) fn most(dims: &[Dim], syms: &SymValues) -> Result<u64, String> {
+    let of = |d: &Dim| match &d.extent {
+        Extent::Sym(x) => syms.get(x),
         e => e.as_const(),
     };
-    let bound = s.over.iter().try_fold(1u64, |n, d| n.checked_mul(most(d)?)).filter(|n| *n < 1 << 40);
-    let bound = bound.ok_or_else(|| format!("{} over too many elements", s.stem))?;
+    let bound = dims.iter().try_fold(1u64, |n, d| n.checked_mul(of(d)?)).filter(|n| *n < 1 << 40);
+    bound.ok_or_else(|| "too many elements".to_owned())
+}
+
+/// The kernel.
+pub(super) fn make(s: Source<'_>) -> Result<Generated, String> {
+    let bound = most(s.over, s.syms).map_err(|why| format!("{} over {why}", s.stem))?;
     let mut signature = Signature::default();
     for (index, (ident, access, ty)) in s.fields.into_iter().enumerate() {
         signature.0.push(Field { ident, role: Role::Param { index, access, ty, layout: "rows" } });
@@ -76,7 +82,7 @@ pub(super) fn make(s: Source<'_>) -> Result<Generated, String> {
     let shape = LaunchShape { symbol: name.clone(), grid: [blocks, 1, 1], threads: THREADS as u32, shared: 0 };
     Ok(Generated {
         name,
-        includes: BTreeSet::from(["elementwise.cuh"]),
+        includes: s.includes.iter().copied().chain(["elementwise.cuh"]).collect(),
         body,
         signature,
         launches: vec![shape],
@@ -129,7 +135,38 @@ pub(super) fn seen(how: &Seen, ty: &TensorType, along: &Along, syms: &SymValues)
     };
     let comment = format!("{what} of a whole dim as a rank sees them that holds {along:?} of it");
     let fields = vec![("x".into(), Access::Read, ty.clone()), ("y".into(), Access::Write, ty.clone())];
-    make(Source { stem, comment, fields, over: &ty.dims, syms, run })
+    make(Source { stem, comment, fields, over: &ty.dims, syms, run, includes: &[] })
+}
+
+/// Positions that a rank found in its part of a dim, as the whole dim counts them; `ty` is its part of a selection.
+pub(super) fn outward(ty: &TensorType, along: &Along, syms: &SymValues) -> Result<Generated, String> {
+    let all = ty.last().and_then(|d| d.extent.as_const()).ok_or_else(|| format!("a selection of {ty}"))?;
+    let k = all / 2;
+    let over = [&ty.dims[..ty.rank() - 1], &[Dim::new(k)]].concat();
+    let mut run = format!("    f32* at = reinterpret_cast<f32*>(args.y) + (i / {k}u * {all}u + i % {k}u);\n");
+    run.push_str("    if (*at < 0.0f) return;\n    u64 p = u64(*at);\n");
+    match along {
+        Along::Fixed(ranges) => {
+            let mut before = 0;
+            for r in ranges.iter().filter(|r| r.start < r.end) {
+                let held = r.end - r.start;
+                let _ = writeln!(
+                    run,
+                    "    if (p >= {before}u && p < {}u) *at = f32(p - {before}u + {}u);",
+                    before + held,
+                    r.start
+                );
+                before += held;
+            }
+        }
+        Along::Part { symbol, unit, at, size } => {
+            run.push_str(&part_statements(*symbol, *unit, *at, *size, ""));
+            run.push_str("    *at = f32(p + start);\n    (void)end;\n");
+        }
+    }
+    let fields = vec![("y".into(), Access::Update, ty.clone())];
+    let comment = format!("positions found by a rank that holds {along:?} of a dim, in the whole dim");
+    make(Source { stem: "own_found", comment, fields, over: &over, syms, run, includes: &[] })
 }
 
 /// Zeros of `ty`, four bytes an element.
@@ -139,5 +176,6 @@ pub(super) fn zeros(ty: &TensorType, syms: &SymValues) -> Result<Generated, Stri
     }
     let run = "    reinterpret_cast<u32*>(args.y)[i] = 0;\n".to_owned();
     let fields = vec![("y".into(), Access::Write, ty.clone())];
-    make(Source { stem: "zeros", comment: format!("zeros of {ty}"), fields, over: &ty.dims, syms, run })
+    let comment = format!("zeros of {ty}");
+    make(Source { stem: "zeros", comment, fields, over: &ty.dims, syms, run, includes: &[] })
 }

@@ -61,6 +61,8 @@ pub(super) struct Share {
     pub(super) seen: Vec<(usize, Seen, Along)>,
     /// It holds nothing of a dim that is summed over.
     pub(super) nothing: bool,
+    /// Another merge that its result awaits, and what it holds of the dim that is merged over.
+    pub(super) merge: Option<(PendingKind, Along)>,
 }
 
 impl Share {
@@ -95,12 +97,11 @@ impl Share {
                 let Role::Reduce(kind) = role else { continue };
                 match (kind, held(label)?) {
                     (_, None) => {}
-                    (PendingKind::Sum, Some(Along::Fixed(ranges))) => {
+                    (PendingKind::Sum | PendingKind::Owned, Some(Along::Fixed(ranges))) => {
                         share.nothing |= ranges.iter().all(|r| r.start == r.end);
                     }
-                    (kind, Some(_)) => {
-                        return Err(format!("a part of a {kind:?} merge does not run on this device yet"));
-                    }
+                    (PendingKind::Softmax | PendingKind::TopK, Some(along)) => share.merge = Some((*kind, along)),
+                    (kind, Some(_)) => return Err(format!("a part of a {kind:?} merge that a symbol sizes")),
                 }
             }
         }

@@ -4,7 +4,10 @@
 
 pub mod cpu;
 pub mod cuda;
+mod params;
 mod seen;
+
+pub use params::own_param;
 
 use std::fmt;
 

@@ -1,22 +1,20 @@
 //! Several CPU ranks in one process. Each has its own arena, cache pools, weights and threads, and runs the one step list
 //! on its own parts; they meet in collectives only. Owns their start and their common end; computes nothing.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use glmc_ir::placement::{local_type, strip};
 use glmc_ir::plan::{Mem, Phase, PhaseResult, Plan};
-use glmc_ir::shard_map::Shard;
-use glmc_ir::ty::{Elem, SymValues, TensorType};
+use glmc_ir::ty::{Elem, SymValues};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::arena::Lent;
 use super::exec::CpuDevice;
 use super::prepare::{Op, Operand, Step, symbol_values};
-use crate::collective::{Exchange, MeetError, Meeting, Seat, take};
-use crate::device::{Device, Observer, Output, POISON};
+use crate::collective::{Exchange, MeetError, Meeting, Seat};
+use crate::device::{Device, Observer, Output, POISON, own_param};
 use crate::error::RuntimeError;
 use crate::load::Weights;
 
@@ -240,7 +238,7 @@ impl CpuDevice {
             .params
             .values()
             .zip(params)
-            .map(|(p, v)| own_param(&p.ty, v, &seat))
+            .map(|(p, v)| own_param(&p.ty, v, seat.mesh, seat.rank, seat.syms).map_err(RuntimeError::Request))
             .collect::<Result<Vec<_>, _>>()?;
         let own: Vec<&[i32]> = own.iter().map(|v| &**v).collect();
         let shown = |of: &Self, step: &Step, i: usize| match see {
@@ -364,26 +362,4 @@ impl CpuDevice {
         free.push(at..(phase.arena_bytes as usize).max(at));
         free
     }
-}
-
-/// The rank's part of a whole parameter.
-fn own_param<'v>(ty: &TensorType, whole: &'v [i32], seat: &Seat<'_>) -> Result<Cow<'v, [i32]>, RuntimeError> {
-    let told = |m: String| RuntimeError::Request(format!("a step parameter of type {ty}: {m}"));
-    if ty.pending.is_some() {
-        return Err(told("a whole value is not pending".into()));
-    }
-    if strip(ty) == *ty {
-        return Ok(Cow::Borrowed(whole));
-    }
-    let shard = Shard::of(ty, seat.mesh, seat.rank as u64, seat.syms).map_err(|d| told(d.message))?;
-    let shape = ty.shape(seat.syms).ok_or_else(|| told("its size is unknown".into()))?;
-    let mut shape: Vec<usize> = shape.into_iter().map(|n| n as usize).collect();
-    let mut part: Vec<u32> = bytemuck::cast_slice(whole).to_vec();
-    for (d, ranges) in shard.ranges.iter().enumerate().filter(|(d, _)| ty.dims[*d].split.is_some()) {
-        let held: usize = ranges.iter().map(|r| (r.end - r.start) as usize).sum();
-        let mut next = vec![0; part.len().checked_div(shape[d]).unwrap_or(0) * held];
-        take(&part, &shape, d, ranges, &mut next).map_err(|e| told(e.to_string()))?;
-        (part, shape[d]) = (next, held);
-    }
-    Ok(Cow::Owned(part.into_iter().map(u32::cast_signed).collect()))
 }

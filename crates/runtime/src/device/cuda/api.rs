@@ -8,6 +8,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 use std::ptr;
+use std::sync::atomic::AtomicU64;
 
 use libloading::Library;
 
@@ -66,6 +67,10 @@ functions! {
     stream_create "cuStreamCreate" (*mut Ptr, c_uint);
     stream_destroy "cuStreamDestroy_v2" (Ptr);
     stream_wait "cuStreamSynchronize" (Ptr);
+    stream_query "cuStreamQuery" (Ptr);
+    host_address "cuMemHostGetDevicePointer_v2" (*mut u64, Ptr, c_uint);
+    peer_can "cuDeviceCanAccessPeer" (*mut c_int, c_int, c_int);
+    peer_enable "cuCtxEnablePeerAccess" (Ptr, c_uint);
     capture_begin "cuStreamBeginCapture_v2" (Ptr, c_int);
     capture_end "cuStreamEndCapture" (Ptr, *mut Ptr);
     graph_instantiate "cuGraphInstantiateWithFlags" (*mut Ptr, Ptr, u64);
@@ -103,6 +108,11 @@ struct LaunchAttribute {
 const PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
 const MAX_DYNAMIC_SHARED: c_int = 8;
 const STREAM_NON_BLOCKING: c_uint = 1;
+/// Page-locked memory that every context may use, at an address of its own.
+const HOST_PORTABLE_MAPPED: c_uint = 3;
+/// What a query of work that is not done gives.
+const NOT_READY: c_int = 600;
+const PEER_ALREADY_ENABLED: c_int = 704;
 const CAPTURE_THREAD_LOCAL: c_int = 1;
 
 macro_rules! handles {
@@ -110,6 +120,14 @@ macro_rules! handles {
         $(#[doc = $doc]
         #[derive(Clone, Copy, Debug)]
         pub(super) struct $name(Ptr);
+
+        #[allow(dead_code, reason = "what another library takes")]
+        impl $name {
+            /// The handle itself, for another library.
+            pub(super) fn raw(self) -> *mut c_void {
+                self.0
+            }
+        }
 
         // SAFETY: the driver's handles may be used from any thread; it locks inside.
         unsafe impl Send for $name {}
@@ -135,11 +153,20 @@ pub(super) struct PinnedHandle {
 
 // SAFETY: plain memory that this owns.
 unsafe impl Send for PinnedHandle {}
+// SAFETY: shared access reads it, or goes through atomics.
+unsafe impl Sync for PinnedHandle {}
 
 impl PinnedHandle {
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the allocation has so many bytes, all of them written when it was made, and lives as long as this.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.bytes) }
+    }
+
+    /// Its words, which devices may write at any time.
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: page-locked memory starts at a page; it has so many whole words, which are read and written as
+        // atomics alone by those who see it so.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast::<AtomicU64>(), self.bytes / 8) }
     }
 
     /// The caller has waited for every copy that uses it.
@@ -338,9 +365,43 @@ impl Api {
     }
 
     pub(super) fn host_alloc(&self, bytes: usize) -> Result<PinnedHandle, CudaError> {
+        self.pinned(bytes, 0)
+    }
+
+    /// Page-locked memory that all devices see.
+    pub(super) fn host_alloc_mapped(&self, bytes: usize) -> Result<PinnedHandle, CudaError> {
+        self.pinned(bytes, HOST_PORTABLE_MAPPED)
+    }
+
+    /// The address under which the current context's device sees such memory.
+    pub(super) fn host_address(&self, p: &PinnedHandle) -> Result<u64, CudaError> {
+        let mut at = 0;
+        call!(self, host_address, "map page-locked memory".into(), &raw mut at, p.at.as_ptr().cast(), 0);
+        Ok(at)
+    }
+
+    /// Whether a device may use the memory of another.
+    pub(super) fn peer_can(&self, device: i32, peer: i32) -> Result<bool, CudaError> {
+        let mut n = 0;
+        let what = || format!("ask whether device {device} reaches device {peer}");
+        call!(self, peer_can, what(), &raw mut n, device, peer);
+        Ok(n != 0)
+    }
+
+    /// Lets the current context use the memory of another.
+    pub(super) fn peer_enable(&self, peer: ContextHandle) -> Result<(), CudaError> {
+        // SAFETY: the handle is a live context.
+        let code = unsafe { (self.f.peer_enable)(peer.0, 0) };
+        if code == PEER_ALREADY_ENABLED {
+            return Ok(());
+        }
+        self.check(code, "peer_enable", || "reach a device's memory from another".into())
+    }
+
+    fn pinned(&self, bytes: usize, flags: c_uint) -> Result<PinnedHandle, CudaError> {
         let mut p = ptr::null_mut();
         let what = || format!("allocate {bytes} bytes of page-locked memory");
-        call!(self, host_alloc, what(), &raw mut p, bytes, 0);
+        call!(self, host_alloc, what(), &raw mut p, bytes, flags);
         let Some(at) = ptr::NonNull::new(p.cast::<u8>()) else {
             let (call, name, why) = ("host_alloc", "a null pointer".into(), String::new());
             return Err(CudaError::Call { call, code: 0, name, why, what: what() });
@@ -404,6 +465,17 @@ impl Api {
     pub(super) fn wait(&self, s: StreamHandle, what: &str) -> Result<(), CudaError> {
         call!(self, stream_wait, format!("wait for {what}"), s.0);
         Ok(())
+    }
+
+    /// Whether all work of a stream is done.
+    pub(super) fn done(&self, s: StreamHandle, what: &str) -> Result<bool, CudaError> {
+        // SAFETY: the handle is a live stream.
+        let code = unsafe { (self.f.stream_query)(s.0) };
+        if code == NOT_READY {
+            return Ok(false);
+        }
+        self.check(code, "stream_query", || format!("wait for {what}"))?;
+        Ok(true)
     }
 
     pub(super) fn capture_begin(&self, s: StreamHandle) -> Result<(), CudaError> {

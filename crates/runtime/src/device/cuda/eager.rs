@@ -26,10 +26,11 @@ impl CudaDevice {
         for i in 0..self.launches.phases[index].calls.len() {
             let call = self.launches.phases[index].calls[i].clone();
             let Some(step) = phase.steps.get(call.step) else { continue };
-            let ranks = self.places.arenas.len();
+            let ranks = plan.target.ranks;
+            let rank = self.launches.ranks.get(call.rank).copied().unwrap_or(call.rank);
             let named = |source| {
                 let e = RuntimeError::Cuda { step: format!("{}` of phase `{}", step.name, phase.name), source };
-                if ranks > 1 { RuntimeError::Rank { rank: call.rank, source: Box::new(e) } } else { e }
+                if ranks > 1 { RuntimeError::Rank { rank, source: Box::new(e) } } else { e }
             };
             let neighbour = |i: Option<usize>| i.and_then(|i| self.launches.phases[index].calls.get(i));
             let first = neighbour(i.checked_sub(1)).is_none_or(|c| c.step != call.step);
@@ -37,13 +38,17 @@ impl CudaDevice {
             if self.poison && first {
                 self.poison_outputs(phase, step).map_err(named)?;
             }
+            self.transfers(phase, index, i).map_err(named)?;
             self.launch(phase, index, &call, false).map_err(named)?;
             let kernel = &self.kernels[call.kernel].name;
-            self.stream.wait(&format!("kernel {kernel}")).map_err(named)?;
+            self.guard.wait(&self.stream, &format!("kernel {kernel}")).map_err(named)?;
             if let (true, Some(see)) = (last, see.as_mut()) {
                 self.show(plan, phase, call.step, syms, params, see)?;
             }
         }
+        let end = self.launches.phases[index].calls.len();
+        let named = |source| RuntimeError::Cuda { step: phase.name.clone(), source };
+        self.transfers(phase, index, end).map_err(named)?;
         Ok(())
     }
 
@@ -72,10 +77,9 @@ impl CudaDevice {
         let step = &phase.steps[index];
         let told = |m: String| RuntimeError::Request(format!("step `{}`: {m}", step.name));
         let outputs: Vec<_> = step.args.iter().filter(|a| a.access == Access::Write).collect();
-        // Ranks lie in the order of the plan.
-        for rank in 0..self.places.arenas.len() {
+        for (own, rank) in self.launches.ranks.iter().copied().enumerate() {
             if let Kernel::AppendRow(_) = step.kernel {
-                self.show_rows(plan, step, rank, index, syms, params, see)?;
+                self.show_rows(plan, step, own, index, syms, params, see)?;
             }
             for (output, a) in outputs.iter().enumerate() {
                 let Mem::Buf(b) = a.mem else { continue };
@@ -84,7 +88,7 @@ impl CudaDevice {
                 let shape: Vec<usize> = shape.into_iter().map(|n| n as usize).collect();
                 let mut words = vec![0u32; shape.iter().product()];
                 let to = bytemuck::cast_slice_mut(&mut words);
-                let got = self.places.arenas[rank].download(phase.buffers[b].offset, to);
+                let got = self.places.arenas[own].download(phase.buffers[b].offset, to);
                 got.map_err(|source| RuntimeError::Cuda { step: step.name.clone(), source })?;
                 let data = match local.elem {
                     Elem::I32 => Output::I32(bytemuck::cast_slice(&words)),
@@ -102,13 +106,14 @@ impl CudaDevice {
         &self,
         plan: &Plan,
         step: &Step,
-        rank: usize,
+        own: usize,
         index: usize,
         syms: &SymValues,
         params: &[Vec<i32>],
         see: &mut Observer<'_>,
     ) -> Result<(), RuntimeError> {
         let told = |m: String| RuntimeError::Request(format!("step `{}`: {m}", step.name));
+        let rank = self.launches.ranks.get(own).copied().unwrap_or(own);
         let [Some(Mem::State(s)), Some(Mem::Param(p))] = [0, 1].map(|i| step.args.get(i).map(|a| a.mem)) else {
             return Err(told("its rows are named by no step parameter".into()));
         };
@@ -117,14 +122,14 @@ impl CudaDevice {
         let (Some(state), Some(rows)) = (state, rows) else { return Err(told("no pool or no rows".into())) };
         let shard = Shard::of(&state.ty, &plan.mesh, rank as u64, syms).map_err(|d| told(d.message))?;
         let width = shard.shape().into_iter().skip(1).product::<u64>();
-        let at = self.places.state_at.get(rank).and_then(|r| r.get(s)).copied().unwrap_or(0);
-        let own: Vec<u64> = rows.iter().filter_map(|r| held(&shard.ranges[0], *r)).collect();
-        let mut words = vec![0u32; own.len() * width as usize];
-        for (row, to) in own.iter().zip(words.chunks_exact_mut(width.max(1) as usize)) {
-            let got = self.places.states[rank].download(at + 4 * row * width, bytemuck::cast_slice_mut(to));
+        let at = self.places.state_at.get(own).and_then(|r| r.get(s)).copied().unwrap_or(0);
+        let kept: Vec<u64> = rows.iter().filter_map(|r| held(&shard.ranges[0], *r)).collect();
+        let mut words = vec![0u32; kept.len() * width as usize];
+        for (row, to) in kept.iter().zip(words.chunks_exact_mut(width.max(1) as usize)) {
+            let got = self.places.states[own].download(at + 4 * row * width, bytemuck::cast_slice_mut(to));
             got.map_err(|source| RuntimeError::Cuda { step: step.name.clone(), source })?;
         }
-        let shape = [own.len(), width as usize];
+        let shape = [kept.len(), width as usize];
         see(Seen { rank, step: index, output: 0, shape: &shape, data: Output::F32(bytemuck::cast_slice(&words)) })
     }
 }

@@ -117,6 +117,33 @@ pub enum CudaError {
         /// What was counted, with bytes.
         needs: Vec<(&'static str, u64)>,
     },
+    /// A device that was given up: a kernel on it does not end.
+    #[error("cuda:{device} no longer answers")]
+    Hung {
+        /// Which.
+        device: usize,
+    },
+    /// Work did not end in time.
+    #[error("{what} did not end within {seconds} s on {device}{told}")]
+    Late {
+        /// The work.
+        what: String,
+        /// The limit.
+        seconds: f64,
+        /// Where.
+        device: String,
+        /// What more is known.
+        told: String,
+    },
+    /// Another device failed, or gave up waiting.
+    #[error("another device failed")]
+    Stopped,
+    /// Devices that did not meet.
+    #[error("{0}")]
+    Meeting(String),
+    /// Devices that cannot exchange anything.
+    #[error("{0}")]
+    Links(String),
     /// A launch program that does not fit the plan or the kernels that came with it.
     #[error("the launch program does not fit the plan: {0}")]
     Program(String),

@@ -3,14 +3,17 @@
 //!
 //! Owns the order of work on the stream; what a kernel computes is not known here.
 
+use std::time::Duration;
+
 use glmc_ir::launch::{Call, Launches};
 use glmc_ir::placement::strip;
 use glmc_ir::plan::{Mem, Phase, Plan};
 use glmc_ir::ty::{Elem, SymValues};
 
-use super::place::{Places, StepLayout};
+use super::guard::Guard;
+use super::place::{MeetPlaces, Places, StepLayout};
 use super::{Context, CudaError, Function, Graph, Launch, Readback, Ring, Stream, WeightSource, upload};
-use crate::device::{Device, Observer};
+use crate::device::{Device, Observer, own_param};
 use crate::error::RuntimeError;
 use crate::load::Weights;
 
@@ -38,7 +41,10 @@ pub struct KernelLaunch {
 
 impl Kernel {
     /// Starts its launches; the first, and those after it, may start before the launch before them has ended.
-    pub(super) fn launch(&self, stream: &Stream, args: &[u64], first: bool, rest: bool) -> Result<(), CudaError> {
+    ///
+    /// # Errors
+    /// [`CudaError::Launch`], [`CudaError::Call`].
+    pub fn launch(&self, stream: &Stream, args: &[u64], first: bool, rest: bool) -> Result<(), CudaError> {
         self.launches.iter().enumerate().try_for_each(|(i, l)| {
             let (grid, threads, shared) = (l.grid, l.threads, l.shared);
             let dependent = if i == 0 { first } else { rest };
@@ -54,9 +60,17 @@ pub struct CudaOptions {
     pub dependent: bool,
     /// Whether phases are captured; else each step is launched and waited for, and an error names it.
     pub graphs: bool,
+    /// Longest time that a step may take.
+    pub limit: Duration,
 }
 
-/// All ranks of a plan on one GPU.
+impl Default for CudaOptions {
+    fn default() -> Self {
+        CudaOptions { dependent: false, graphs: true, limit: Duration::from_secs(10) }
+    }
+}
+
+/// The ranks of a plan that are on one GPU.
 #[derive(Debug)]
 pub struct CudaDevice {
     // Dropped in this order: graphs before the kernels that they hold, memory last.
@@ -68,6 +82,7 @@ pub struct CudaDevice {
     pub(super) places: Places,
     pub(super) stream: Stream,
     pub(super) options: CudaOptions,
+    pub(super) guard: Guard,
     pub(super) poison: bool,
     /// The result that was read back last.
     result: Vec<f32>,
@@ -81,8 +96,8 @@ pub(super) struct PhaseRun {
 }
 
 impl CudaDevice {
-    /// Brings a plan to the device: memory, weights, graphs. `kernels` are those that `launches` number; `progress`
-    /// gets the bytes of weights that are on their way and all bytes.
+    /// Brings a plan to the device: memory, weights, graphs. `weights` are those of all ranks of the plan, `kernels`
+    /// those that `launches` number; `progress` gets the bytes of weights that are on their way and all bytes.
     ///
     /// # Errors
     /// A plan that does not fit the device, a launch program that does not fit the plan, what the driver says.
@@ -95,8 +110,23 @@ impl CudaDevice {
         options: CudaOptions,
         progress: &dyn Fn(u64, u64),
     ) -> Result<CudaDevice, RuntimeError> {
+        Self::member(context, plan, weights, launches, kernels, options, None, progress)
+    }
+
+    /// The same, of a device that meets others through what `meets` says.
+    #[allow(clippy::too_many_arguments, reason = "all that a device is made of")]
+    pub(super) fn member(
+        context: &Context,
+        plan: &Plan,
+        weights: WeightSource<'_>,
+        launches: Launches,
+        kernels: Vec<Kernel>,
+        options: CudaOptions,
+        meets: Option<MeetPlaces>,
+        progress: &dyn Fn(u64, u64),
+    ) -> Result<CudaDevice, RuntimeError> {
         let failed = |source| RuntimeError::Cuda { step: "load".into(), source };
-        check(plan, &launches, &kernels, weights.ranks()).map_err(failed)?;
+        check(plan, &launches, &kernels, &weights).map_err(failed)?;
         let layouts: Vec<StepLayout> = launches
             .phases
             .iter()
@@ -105,6 +135,12 @@ impl CudaDevice {
         let steps = layouts.iter().map(|l| l.bytes).max().unwrap_or(0);
         let staging = upload::staging(&launches);
         let mut places = Places::new(context, plan, &launches, steps, staging).map_err(failed)?;
+        let guard = Guard {
+            limit: options.limit,
+            halt: meets.as_ref().map(|m| m.words.clone()),
+            comms: meets.as_ref().and_then(|m| m.comms.clone()),
+        };
+        places.meets = meets;
         let stream = Stream::new(context).map_err(failed)?;
         upload::upload(&stream, plan, &launches, &kernels, &weights, &mut places, progress).map_err(failed)?;
         let largest = plan.phases.iter().map(result_bytes).max().unwrap_or(0);
@@ -120,12 +156,14 @@ impl CudaDevice {
             places,
             stream,
             options,
+            guard,
             poison: false,
             result: Vec::new(),
             result_name: String::new(),
         };
-        if options.graphs {
-            (0..plan.phases.len()).try_for_each(|i| device.capture(&plan.phases[i], i))?;
+        // Devices that a library joins capture at the same time: see `CudaGroup`.
+        if device.guard.comms.is_none() {
+            device.capture_all(plan)?;
         }
         Ok(device)
     }
@@ -149,44 +187,26 @@ impl CudaDevice {
         self.kernels[call.kernel].launch(&self.stream, &args, dependent, self.options.dependent)
     }
 
-    /// Captures the segments of a phase.
-    fn capture(&mut self, phase: &Phase, index: usize) -> Result<(), RuntimeError> {
-        let mut graphs = Vec::new();
-        for segment in &phase.segments {
-            let steps = segment.first..segment.first + segment.count;
-            let calls = self.launches.phases[index].calls.iter().filter(|c| steps.contains(&c.step));
-            let mut failed = None;
-            let graph = self.stream.capture(|_| {
-                calls.enumerate().try_for_each(|(i, call)| {
-                    // The first launch of a graph follows a copy or another graph.
-                    let dependent = self.options.dependent && i > 0;
-                    self.launch(phase, index, call, dependent).inspect_err(|_| failed = Some(call.step))
-                })
-            });
-            let step = failed.and_then(|i| phase.steps.get(i)).map_or(phase.name.clone(), |s| s.name.clone());
-            let mut graph = graph.map_err(|source| RuntimeError::Cuda { step, source })?;
-            let failed = |source| RuntimeError::Cuda { step: phase.name.clone(), source };
-            self.stream.prepare(&mut graph).map_err(failed)?;
-            graphs.push(graph);
-        }
-        self.stream
-            .wait("graphs to be ready")
-            .map_err(|source| RuntimeError::Cuda { step: phase.name.clone(), source })?;
-        self.phases[index].graphs = graphs;
-        Ok(())
-    }
-
     /// Writes what differs from step to step.
-    fn send(&mut self, index: usize, symbols: &[u64], params: &[Vec<i32>]) -> Result<(), CudaError> {
+    fn send(
+        &mut self,
+        plan: &Plan,
+        index: usize,
+        syms: &SymValues,
+        symbols: &[u64],
+        params: &[Vec<i32>],
+    ) -> Result<(), CudaError> {
+        let types = plan.phases[index].params.values().map(|p| &p.ty);
         let of = &self.launches.phases[index];
         let layout = &self.phases[index].layout;
         let mut pieces: Vec<(u64, Vec<u8>)> = Vec::new();
         for (parts, at) in of.symbols.iter().zip(&layout.symbols) {
             pieces.push((*at, parts.iter().flat_map(|p| (p.value(symbols) as u32).to_le_bytes()).collect()));
         }
-        for (sizes, at) in of.params.iter().zip(&layout.params) {
-            for ((words, bytes), at) in params.iter().zip(sizes).zip(at) {
-                let words: &[u8] = bytemuck::cast_slice(words);
+        for ((sizes, at), rank) in of.params.iter().zip(&layout.params).zip(&self.launches.ranks) {
+            for (((words, bytes), at), ty) in params.iter().zip(sizes).zip(at).zip(types.clone()) {
+                let own = own_param(ty, words, &plan.mesh, *rank, syms).map_err(CudaError::Program)?;
+                let words: &[u8] = bytemuck::cast_slice(&own);
                 if words.len() as u64 > *bytes {
                     return Err(CudaError::Range { offset: 0, len: words.len() as u64, bytes: *bytes });
                 }
@@ -202,10 +222,14 @@ impl CudaDevice {
         })
     }
 
-    /// Reads the floats back that the phase gives whole.
+    /// Waits for the step. The device of rank 0 reads the floats back that the phase gives whole.
     fn read_results(&mut self, phase: &Phase, syms: &SymValues) -> Result<(), CudaError> {
         self.result.clear();
         self.result_name.clear();
+        let what = format!("phase {}; run with --eager to learn which step fails", phase.name);
+        if self.places.meets.is_some() && self.launches.ranks.first() != Some(&0) {
+            return self.guard.wait(&self.stream, &what);
+        }
         for r in &phase.results {
             let Mem::Buf(b) = r.mem else { continue };
             let bytes = r.ty.bytes(syms).unwrap_or(0);
@@ -213,13 +237,14 @@ impl CudaDevice {
                 continue;
             }
             let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-            let what = format!("phase {}; run with --eager to learn which step fails", phase.name);
-            let back = self.readback.get(&self.stream, &self.places.arenas[0], phase.buffers[b].offset, len, &what)?;
+            let guard = &self.guard;
+            let back =
+                self.readback.get(guard, &self.stream, &self.places.arenas[0], phase.buffers[b].offset, len, &what)?;
             self.result = bytemuck::cast_slice(back).to_vec();
             self.result_name.clone_from(&r.name);
             return Ok(());
         }
-        Ok(())
+        self.guard.wait(&self.stream, &what)
     }
 }
 
@@ -231,10 +256,11 @@ fn result_bytes(phase: &Phase) -> u64 {
 }
 
 /// Whether the launch program is one of this plan with these kernels.
-fn check(plan: &Plan, launches: &Launches, kernels: &[Kernel], ranks: usize) -> Result<(), CudaError> {
+fn check(plan: &Plan, launches: &Launches, kernels: &[Kernel], weights: &WeightSource<'_>) -> Result<(), CudaError> {
     let fail = |what: String| Err(CudaError::Program(what));
-    if launches.weights.len() != ranks || ranks == 0 {
-        return fail(format!("{} ranks for the weights of {ranks}", launches.weights.len()));
+    let held = &launches.ranks;
+    if launches.weights.len() != held.len() || held.is_empty() || held.iter().any(|r| !weights.has(plan, *r)) {
+        return fail(format!("ranks {held:?} without their weights"));
     }
     if launches.phases.len() != plan.phases.len() {
         return fail(format!("{} phases for {}", launches.phases.len(), plan.phases.len()));
@@ -282,7 +308,7 @@ impl Device for CudaDevice {
             }
             values.push(n);
         }
-        self.send(index, &values, params).map_err(named)?;
+        self.send(plan, index, syms, &values, params).map_err(named)?;
         if self.options.graphs && !self.poison && see.is_none() {
             for graph in &mut self.phases[index].graphs {
                 self.stream.replay(graph).map_err(named)?;
@@ -301,10 +327,15 @@ impl Device for CudaDevice {
     }
 }
 
+/// That another device failed has been said.
+fn stopped(e: CudaError) -> Result<(), CudaError> {
+    if e == CudaError::Stopped { Ok(()) } else { Err(e) }
+}
+
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         // Nothing is taken from under a kernel that runs.
-        if let Err(e) = self.stream.wait("the last step") {
+        if let Err(e) = self.guard.wait(&self.stream, "the last step").or_else(stopped) {
             tracing::warn!("{e}");
         }
     }

@@ -148,6 +148,14 @@ impl Stream {
         self.context.api()?.wait(self.handle, what)
     }
 
+    /// Whether all work is done; `what` names it in errors.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`]: also that of a kernel that failed.
+    pub fn done(&self, what: &str) -> Result<bool, CudaError> {
+        self.context.api()?.done(self.handle, what)
+    }
+
     /// Records what `work` launches, without running it. Modules and memory of the launches must outlive the graph.
     ///
     /// # Errors

@@ -5,12 +5,17 @@
 //! [`CudaError::Absent`].
 
 mod api;
+mod capture;
 mod eager;
 mod error;
 mod exec;
 mod find;
+mod group;
+mod guard;
 mod launch;
+mod links;
 mod memory;
+mod nccl;
 mod pinned;
 mod place;
 mod timing;
@@ -19,14 +24,17 @@ mod upload;
 pub use error::CudaError;
 pub use exec::{CudaDevice, CudaOptions, Kernel, KernelLaunch};
 pub use find::{Nccl, nccl};
+pub use group::{CudaGroup, Member};
 pub use launch::{Event, Function, Graph, Launch, Module, Stream};
+pub use links::{Backend, Links, Probe, Wanted};
 pub use memory::Memory;
-pub use pinned::{Readback, Ring};
+pub use pinned::{Mapped, Readback, Ring};
 pub use timing::{CallTime, Span};
 pub use upload::WeightSource;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use api::{Api, ContextHandle};
 
@@ -131,10 +139,15 @@ struct Opened {
     api: Arc<Api>,
     device: i32,
     handle: ContextHandle,
+    /// A kernel does not end: calls that would wait for it are not made any more, that of dropped things among them.
+    hung: AtomicBool,
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
+        if self.hung.load(Ordering::Relaxed) {
+            return;
+        }
         if let Err(e) = self.api.release(self.device) {
             tracing::warn!("{e}");
         }
@@ -166,7 +179,10 @@ impl Context {
         let info = devices.into_iter().nth(index).ok_or(CudaError::NoDevice { index, count })?;
         let device = driver.api.device(i32::try_from(index).unwrap_or(i32::MAX))?;
         let handle = driver.api.retain(device)?;
-        Ok(Context { inner: Arc::new(Opened { api: driver.api.clone(), device, handle }), info })
+        Ok(Context {
+            inner: Arc::new(Opened { api: driver.api.clone(), device, handle, hung: AtomicBool::new(false) }),
+            info,
+        })
     }
 
     /// What the device says about itself.
@@ -182,8 +198,32 @@ impl Context {
         self.api()?.memory_info()
     }
 
+    /// Nothing is asked of the device any more.
+    fn set_hung(&self) {
+        self.inner.hung.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this device may use the memory of another.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn reaches(&self, peer: &Context) -> Result<bool, CudaError> {
+        self.api()?.peer_can(self.inner.device, peer.inner.device)
+    }
+
+    /// Lets kernels on this device use the memory of another.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn reach(&self, peer: &Context) -> Result<(), CudaError> {
+        self.api()?.peer_enable(peer.inner.handle)
+    }
+
     /// The entry points, with this context as that of the thread.
     fn api(&self) -> Result<&Api, CudaError> {
+        if self.inner.hung.load(Ordering::Relaxed) {
+            return Err(CudaError::Hung { device: self.info.index });
+        }
         self.inner.api.enter(self.inner.handle)?;
         Ok(&self.inner.api)
     }

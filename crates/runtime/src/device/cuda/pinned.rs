@@ -1,6 +1,9 @@
 //! Page-locked memory between host and device. Owns that nothing touches it while a copy uses it.
 
+use std::sync::atomic::Ordering;
+
 use super::api::PinnedHandle;
+use super::guard::Guard;
 use super::{Context, CudaError, Event, Memory, Stream};
 
 /// Slots through which bytes go to the device while the next ones are made ready.
@@ -112,13 +115,14 @@ impl Readback {
         Ok(Readback { pinned: context.api()?.host_alloc(bytes.max(1))?, context: context.clone() })
     }
 
-    /// Copies `len` bytes from byte `offset` of `from` on, after all work before it on the stream, and waits; `what`
-    /// names the work in errors.
+    /// Copies `len` bytes from byte `offset` of `from` on, after all work before it on the stream, and waits as long as
+    /// the guard allows; `what` names the work in errors.
     ///
     /// # Errors
-    /// [`CudaError::Range`], [`CudaError::Call`]: also that of a kernel that failed before.
-    pub fn get(
+    /// [`CudaError::Range`], [`CudaError::Call`]: also that of a kernel that failed before; work that does not end.
+    pub(super) fn get(
         &mut self,
+        guard: &Guard,
         stream: &Stream,
         from: &Memory,
         offset: u64,
@@ -133,7 +137,7 @@ impl Readback {
         if len > 0 {
             self.context.api()?.download_async(at, &mut self.pinned, len, stream.handle())?;
         }
-        stream.wait(what)?;
+        guard.wait(stream, what)?;
         Ok(&self.pinned.bytes()[..len])
     }
 }
@@ -141,6 +145,58 @@ impl Readback {
 impl Drop for Readback {
     fn drop(&mut self) {
         // Every copy has been waited for; after a wait that failed nothing runs any more.
+        if let Err(e) = self.context.api().and_then(|a| a.host_free(&self.pinned)) {
+            tracing::warn!("{e}");
+        }
+    }
+}
+
+/// Page-locked memory that devices and the host read and write at the same time, as words.
+pub struct Mapped {
+    context: Context,
+    pinned: PinnedHandle,
+}
+
+impl std::fmt::Debug for Mapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes that all devices see", self.pinned.bytes().len())
+    }
+}
+
+impl Mapped {
+    /// `bytes` bytes of zeros, rounded up to words.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn new(context: &Context, bytes: u64) -> Result<Mapped, CudaError> {
+        let n = usize::try_from(bytes.max(8).next_multiple_of(8)).unwrap_or(usize::MAX);
+        Ok(Mapped { pinned: context.api()?.host_alloc_mapped(n)?, context: context.clone() })
+    }
+
+    /// Where a device sees it.
+    ///
+    /// # Errors
+    /// [`CudaError::Call`].
+    pub fn address(&self, of: &Context) -> Result<u64, CudaError> {
+        of.api()?.host_address(&self.pinned)
+    }
+
+    /// Word `i`; what was written before it is visible.
+    pub fn word(&self, i: usize) -> u64 {
+        self.pinned.words().get(i).map_or(0, |w| w.load(Ordering::Acquire))
+    }
+
+    /// Writes word `i`, if there is one.
+    pub fn set(&self, i: usize, value: u64) {
+        if let Some(w) = self.pinned.words().get(i) {
+            w.store(value, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // Whoever owns it has waited for the kernels that use it.
         if let Err(e) = self.context.api().and_then(|a| a.host_free(&self.pinned)) {
             tracing::warn!("{e}");
         }

@@ -1,9 +1,12 @@
 //! Where a plan lies in a device's memory: what each piece needs, whether it fits, and its address.
 
+use std::sync::Arc;
+
 use glmc_ir::launch::{Launches, Place};
 use glmc_ir::plan::{Mem, Phase, Plan};
 
-use super::{Context, CudaError, Memory};
+use super::nccl::Comms;
+use super::{Context, CudaError, Mapped, Memory};
 
 /// Every piece starts at a multiple of this.
 const ALIGN: u64 = 256;
@@ -53,6 +56,27 @@ pub(super) struct Places {
     pub(super) scratch: Memory,
     /// The block of step values.
     pub(super) steps: Memory,
+    /// How the device meets others.
+    pub(super) meets: Option<MeetPlaces>,
+}
+
+/// Addresses through which a device meets others; whoever made the memory keeps it as long as the device.
+#[derive(Clone, Debug)]
+pub(super) struct MeetPlaces {
+    /// The device's place among them.
+    pub(super) me: usize,
+    /// Where the first slot starts in a slab.
+    pub(super) first_slot: u64,
+    /// The slab of each device.
+    pub(super) slabs: Vec<u64>,
+    /// The device's own control block.
+    pub(super) control: u64,
+    /// Where it sees the words in host memory.
+    pub(super) halt: u64,
+    /// Those words.
+    pub(super) words: Arc<Mapped>,
+    /// What moves values in place of kernels.
+    pub(super) comms: Option<Arc<Comms>>,
 }
 
 /// Offsets of pieces one after the other, and where the last ends.
@@ -111,6 +135,7 @@ impl Places {
             arenas: all(&vec![launches.arena; ranks])?,
             scratch: new(launches.scratch)?,
             steps: new(steps)?,
+            meets: None,
         };
         places.states.iter_mut().try_for_each(|m| m.fill(0))?;
         places.arenas.iter_mut().try_for_each(|m| m.fill(0))?;
@@ -130,6 +155,11 @@ impl Places {
         let missing = || CudaError::Program(format!("there is no {place:?}"));
         match place {
             Place::Scratch(at) => self.scratch.address(at),
+            Place::Slab { device } => {
+                self.meets.as_ref().and_then(|m| m.slabs.get(device)).copied().ok_or_else(missing)
+            }
+            Place::Control => self.meets.as_ref().map(|m| m.control).ok_or_else(missing),
+            Place::Halt => self.meets.as_ref().map(|m| m.halt).ok_or_else(missing),
             Place::Symbols { rank } => self.steps.address(*layout.symbols.get(rank).ok_or_else(missing)?),
             Place::Mem { rank, mem: Mem::Param(p) } => {
                 let at = layout.params.get(rank).and_then(|r| r.get(p.as_u32() as usize));

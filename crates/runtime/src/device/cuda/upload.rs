@@ -19,19 +19,19 @@ use crate::made;
 const SLOTS: usize = 4;
 const SLOT_BYTES: usize = 8 << 20;
 
-/// Where the weights of the launch program's ranks come from.
+/// Where the weights of the plan's ranks come from.
 #[derive(Clone, Copy, Debug)]
 pub enum WeightSource<'a> {
     /// Their stored bytes, a rank an entry.
     Stored(&'a [Weights]),
+    /// The stored bytes of this rank alone.
+    Alone(usize, &'a Weights),
     /// Nowhere: they are made on the device, or on the host where a rank holds parts of blocks.
     Made {
         /// A plan's weight an entry.
         fills: &'a [Fill],
         /// For each type the kernel that makes blocks of it, its second argument, from words, its first.
         kernels: &'a [(QuantType, Kernel)],
-        /// Which ranks of the plan those of the launch program are.
-        ranks: &'a [usize],
     },
 }
 
@@ -42,11 +42,12 @@ enum Way<'a> {
 }
 
 impl<'a> WeightSource<'a> {
-    /// Ranks that it has weights for.
-    pub(super) fn ranks(&self) -> usize {
+    /// Whether it has the weights of a rank.
+    pub(super) fn has(&self, plan: &Plan, rank: usize) -> bool {
         match self {
-            WeightSource::Stored(weights) => weights.len(),
-            WeightSource::Made { ranks, .. } => ranks.len(),
+            WeightSource::Stored(weights) => rank < weights.len(),
+            WeightSource::Alone(own, _) => rank == *own,
+            WeightSource::Made { .. } => rank < plan.target.ranks as usize,
         }
     }
 
@@ -57,9 +58,9 @@ impl<'a> WeightSource<'a> {
                 let of = weights.get(rank).ok_or_else(|| missing("such rank"))?;
                 Ok(Way::Bytes(Cow::Borrowed(of.bytes(WeightId::from_u32(i as u32)))))
             }
-            WeightSource::Made { fills, kernels, ranks } => {
+            WeightSource::Alone(_, of) => Ok(Way::Bytes(Cow::Borrowed(of.bytes(WeightId::from_u32(i as u32))))),
+            WeightSource::Made { fills, kernels } => {
                 let fill = fills.get(i).ok_or_else(|| missing("fill"))?;
-                let rank = *ranks.get(rank).ok_or_else(|| missing("such rank"))?;
                 let told = |e: crate::RuntimeError| CudaError::Program(e.to_string());
                 let Some(q) = recipe.ty.elem.storage().filter(|q| *q == q.in_file()) else {
                     return Ok(Way::Bytes(Cow::Owned(made::stored(plan, recipe, rank, fill).map_err(told)?)));
@@ -97,13 +98,15 @@ pub(super) fn upload(
     let all: u64 = launches.weights.iter().flatten().map(|f| f.stored).sum();
     let mut done = 0;
     for (rank, forms) in launches.weights.iter().enumerate() {
+        // The rank of the plan; this device may hold some only.
+        let of = *launches.ranks.get(rank).ok_or_else(|| CudaError::Program(format!("no rank {rank}")))?;
         for ((i, form), recipe) in forms.iter().enumerate().zip(plan.weights.values()) {
             let at = places.weight_offset(rank, i)?;
             let to = places.weights.get_mut(rank).ok_or_else(|| CudaError::Program(format!("no rank {rank}")))?;
             let kernel = form.repack.map(|k| kernels.get(k).ok_or(k)).transpose();
             let kernel = kernel.map_err(|k| CudaError::Program(format!("there is no kernel {k}")))?;
             let (memory, start) = if kernel.is_some() { (&mut staged, 0) } else { (&mut *to, at) };
-            match source.way(plan, recipe, rank, i)? {
+            match source.way(plan, recipe, of, i)? {
                 Way::Bytes(bytes) => {
                     if bytes.len() as u64 != form.stored {
                         let (have, want) = (bytes.len(), form.stored);
