@@ -6,10 +6,11 @@ use std::path::Path;
 
 use glmc_passes::egraph::Saturated;
 use glmc_passes::pipeline::Compiled;
-use glmc_passes::shard::report::Report;
+use glmc_passes::shard::report::{Other, Report};
 use serde::{Deserialize, Serialize};
 
 use super::figures::human_seconds;
+use super::human_bytes;
 use crate::error::CliError;
 
 /// The file's name in a plan directory.
@@ -64,6 +65,12 @@ impl Rewritten {
             nodes: s.nodes,
         })
     }
+}
+
+/// A place that was not chosen, for people: what it costs more, and what it takes of a rank's memory.
+pub(crate) fn other_line(o: &Other, chosen: f64) -> String {
+    let held = o.bytes.map_or_else(String::new, |n| format!(", {} on a rank", human_bytes(n)));
+    format!("{}: {} more{held}", o.ty, human_seconds((o.seconds - chosen).max(0.0)))
 }
 
 impl Decisions {
@@ -126,11 +133,9 @@ impl Decisions {
                 lines.push(format!("    {:<16} %{}: {}{saves}", c.op, c.value, human_seconds(c.seconds)));
             }
             for v in f.values.iter().filter(|v| v.bytes.is_some() && !v.others.is_empty()) {
-                let next = v.others.first().map_or_else(String::new, |o| {
-                    let more = o.seconds - v.seconds;
-                    format!("; next {}: {} more", o.ty, human_seconds(more))
-                });
-                lines.push(format!("    {:<28} {}{next}", v.value, v.ty));
+                let held = v.bytes.map_or_else(String::new, |n| format!(", {} on a rank", human_bytes(n)));
+                lines.push(format!("    {:<28} {}{held}", v.value, v.ty));
+                lines.extend(v.others.iter().map(|o| format!("      or {}", other_line(o, v.seconds))));
             }
         }
         lines

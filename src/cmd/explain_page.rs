@@ -231,17 +231,18 @@ fn placements(d: &Decisions) -> String {
     let mut out = String::from("<section aria-labelledby=places><h2 id=places>Placements</h2>\n");
     for f in &p.functions {
         let row = |v: &glmc_passes::shard::report::Chosen| {
-            let next = v.others.first();
+            let others: Vec<String> = v.others.iter().map(|o| super::decisions::other_line(o, v.seconds)).collect();
             vec![
                 v.value.clone(),
                 v.ty.clone(),
-                next.map_or_else(|| "-".into(), |o| o.ty.clone()),
+                if others.is_empty() { "-".into() } else { others.join("; or ") },
                 v.bytes.map_or_else(|| "-".into(), human_bytes),
-                next.map_or_else(|| "-".into(), |o| format!("+{}", human_seconds((o.seconds - v.seconds).max(0.0)))),
             ]
         };
-        let rows: Vec<Vec<String>> = f.values.iter().map(row).collect();
-        let heads = ["value", "placed as", "next best", "bytes on a rank", "next best costs"];
+        // What was decided: weights and pools, and values that had a choice.
+        let rows: Vec<Vec<String>> =
+            f.values.iter().filter(|v| v.bytes.is_some() || !v.others.is_empty()).map(row).collect();
+        let heads = ["value", "placed as", "or", "bytes on a rank"];
         let caption = format!("{}: {} a run", f.name, human_seconds(f.seconds));
         let _ = writeln!(
             out,
@@ -265,6 +266,12 @@ pub(super) fn page(
     let mut body = memory(needs, target.device.memory_bytes);
     if let Some(phase) = decode {
         let steps = step_costs(plan, phase, target, tune_ctx, 0).map_err(|e| CliError::internal(e.to_string()))?;
+        let whole = super::figures::slowest(plan, phase, target, tune_ctx)?;
+        let lines = super::figures::step_lines(&whole);
+        body += &format!(
+            "<section><p>{}</p></section>\n",
+            lines.iter().map(|l| escape(l.trim())).collect::<Vec<_>>().join("<br>")
+        );
         body += &timeline(&phase.name, &steps);
         body += &roofline(target, &steps);
     }

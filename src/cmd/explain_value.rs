@@ -2,16 +2,18 @@
 
 use std::path::Path;
 
+use glmc_ir::entities::Value;
 use glmc_ir::graph::{InstKind, Module, ValueDef};
 use glmc_ir::kernel::Access;
 use glmc_ir::placement::local_type;
 use glmc_ir::plan::{Mem, Phase, Plan, Step};
 use glmc_ir::text::parse_module;
 use glmc_passes::cost::{StepCost, step_costs};
+use glmc_passes::shard::report::{Other, Placed};
 use glmc_passes::target::Target;
 use serde::Serialize;
 
-use super::decisions::Decisions;
+use super::decisions::{Decisions, other_line};
 use super::figures::human_seconds;
 use super::{human_bytes, print_json, print_line};
 use crate::cli::ExplainArgs;
@@ -48,8 +50,10 @@ struct Placement {
     ty: String,
     /// Predicted seconds of the function with it there.
     seconds: f64,
-    /// The next best place, and the seconds with it.
-    next: Option<(String, f64)>,
+    /// Bytes on the largest rank, of a weight or pool.
+    bytes: Option<u64>,
+    /// The other places, the cheapest first.
+    others: Vec<Other>,
 }
 
 /// The value in one phase.
@@ -143,12 +147,14 @@ fn home(m: &Module, entry: &str, value: &str, d: &Decisions) -> Option<Home> {
     let local = local.as_str();
     // A function that is placed in several ways has a number behind its name.
     let lifted = function.split(".placed").next().unwrap_or(&function);
+    let own = |f: &&Placed| f.name == function;
     let rewritten = d.functions.iter().find(|f| f.name == lifted);
-    let placed = d.placement.iter().flat_map(|p| &p.functions).filter(|f| f.name == lifted).flat_map(|f| &f.values);
+    let placed = d.placement.iter().flat_map(|p| &p.functions).filter(own).flat_map(|f| &f.values);
     let placement = placed.filter(|v| v.value == local || v.value == value).map(|v| Placement {
         ty: v.ty.clone(),
         seconds: v.seconds,
-        next: v.others.first().map(|o| (o.ty.clone(), o.seconds)),
+        bytes: v.bytes,
+        others: v.others.clone(),
     });
     let placement = placement.into_iter().next();
     Some(Home {
@@ -179,6 +185,17 @@ fn function_of(m: &Module, entry: &str, value: &str) -> Option<(String, String)>
         && let Some((_, v)) = m.funcs[func].results.get(k as usize)
     {
         return Some((m.funcs[func].name.clone(), m.funcs[func].value_name(*v)));
+    }
+    // A weight has the name of the parameter that its layer takes it as.
+    let weight = |v: &Value| matches!(f.values[*v].def, ValueDef::Weight(w) if m.weights[w].name == value);
+    for inst in f.body.iter().map(|i| &f.insts[*i]) {
+        if let (InstKind::Call { func, .. }, Some(k)) = (&inst.kind, inst.args.iter().position(weight)) {
+            let callee = &m.funcs[*func];
+            return callee.params.get(k).map(|p| (callee.name.clone(), callee.value_name(*p)));
+        }
+    }
+    if f.values.keys().any(|v| weight(&v)) {
+        return Some((f.name.clone(), value.to_owned()));
     }
     let calls = f.body.iter().filter_map(|i| match &f.insts[*i].kind {
         InstKind::Call { func, label } => Some((*func, label)),
@@ -296,10 +313,9 @@ fn home_lines(h: &Home) -> Vec<String> {
         out.push(format!("    rules in its function: {}", rules.join(", ")));
     }
     if let Some(p) = &h.placement {
-        let next = p.next.as_ref().map_or_else(String::new, |(ty, s)| {
-            format!("; next best {ty}: {} more", human_seconds((s - p.seconds).max(0.0)))
-        });
-        out.push(format!("    placed as {}{next}", p.ty));
+        let held = p.bytes.map_or_else(String::new, |n| format!(", {} on a rank", human_bytes(n)));
+        out.push(format!("    placed as {}{held}", p.ty));
+        out.extend(p.others.iter().map(|o| format!("      or {}", other_line(o, p.seconds))));
     }
     out
 }

@@ -30,14 +30,15 @@ fn every_shipped_target_is_listed_with_its_figures() {
     let people = glmc(&["targets"]).ok().out;
     assert_eq!((all.len(), people.lines().count()), (9, 9));
     let dir = tempfile::tempdir().unwrap();
-    let mut compared = 0;
+    let (mut compared, model) = (0, tiny());
     for t in all {
         let name = t["name"].as_str().unwrap();
         assert!(people.contains(name));
         assert!(t["device"]["read_bytes_per_s"].as_f64().unwrap() > 1e8, "{t}");
         assert_eq!(t["link"].is_object(), t["ranks"].as_u64().unwrap() > 1, "{t}");
         let plan = dir.path().join(name);
-        let c = glmc(&["compile", s(&tiny()), "-o", s(&plan), "--target", name, "--ctx", "256", "--json"]).ok().json();
+        let args = ["--target", name, "--ctx", "4096", "--tune-ctx", "4096", "--json"];
+        let c = glmc(&[["compile", s(&model), "-o", s(&plan)].as_slice(), args.as_slice()].concat()).ok().json();
         assert_eq!((&c["target"], &c["ranks"]), (&t["name"], &t["ranks"]));
         let gpu = t["arch"] != "cpu";
         assert_eq!(c["kernels_compiled"], if gpu { Value::Bool(false) } else { Value::Null }, "{c}");
@@ -48,7 +49,7 @@ fn every_shipped_target_is_listed_with_its_figures() {
         assert!(ranks.iter().all(|r| (r["collectives"].as_u64().unwrap() > 0) == travels), "{c}");
         let class = &c["predicted"]["decode"]["classes_s"]["collectives"];
         assert_eq!(class.as_f64().unwrap() > 0.0, c["collectives_per_step"]["decode"].as_u64().unwrap() > 0, "{c}");
-        let e = glmc(&["explain", s(&plan), "--json"]).ok().json();
+        let e = glmc(&["explain", s(&plan), "--tune-ctx", "4096", "--json"]).ok().json();
         assert_eq!(e["predicted"], c["predicted"]);
         assert_eq!(e["placement"]["ranks"].as_u64().unwrap_or(1), ranks.len() as u64);
         // What the search for placements minimised is what the plan is predicted to take.

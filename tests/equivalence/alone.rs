@@ -15,7 +15,7 @@ use glmc_runtime::engine::{Engine, Running, Want};
 use glmc_runtime::load::map_weights;
 
 use super::compile::compile_for;
-use super::emulated::{Emulated, OPTIONS, Ran, model};
+use super::emulated::{Emulated, OPTIONS, model};
 
 #[test]
 fn a_rank_alone_runs_its_launches_and_stands_in_for_the_others() {
@@ -41,7 +41,7 @@ fn a_rank_alone_runs_its_launches_and_stands_in_for_the_others() {
         let bytes = |_: usize, w| stored.weights[rank].bytes(w).to_vec();
         let run = PlanRun::new(&plan, program, &bytes, Path::new(env!("CARGO_TARGET_TMPDIR")))
             .unwrap_or_else(|e| panic!("{e}"));
-        let device = Emulated::of(run, Ran::default());
+        let device = Emulated::alone(run, rank);
         let loaded = map_weights(plan.clone(), Path::new(".")).unwrap();
         let mut engine = Engine::on(loaded, Box::new(device)).unwrap();
         let seq = engine.start();

@@ -31,7 +31,7 @@ const NEAR: f64 = 1e-3;
 
 /// Bytes of a rank's memory that hold its part of the pools and no copy of all; a context so long that it is cheaper to
 /// merge what each rank found than to bring rows together.
-pub(super) const PARTS_FIT: u64 = 20 << 20;
+pub(super) const PARTS_FIT: u64 = 12 << 20;
 pub(super) const PARTS: LiftOptions = LiftOptions { ctx: 1024, cache_rows: 4096, ..OPTIONS };
 
 /// A device that runs the launch program in the emulation.
@@ -41,11 +41,14 @@ pub(super) struct Emulated {
     steps: usize,
     logits: Vec<f32>,
     ran: Ran,
+    /// The rank that the program is of, if it is one rank's.
+    alone: Option<usize>,
 }
 
 impl Emulated {
-    pub(super) fn of(run: PlanRun, ran: Ran) -> Self {
-        Emulated { run, steps: 0, logits: Vec::new(), ran }
+    /// One rank of a plan.
+    pub(super) fn alone(run: PlanRun, rank: usize) -> Self {
+        Emulated { run, steps: 0, logits: Vec::new(), ran: Ran::default(), alone: Some(rank) }
     }
 }
 
@@ -91,19 +94,19 @@ impl Device for Emulated {
         if let Some(see) = see {
             for (step, of) in phase.steps.iter().enumerate() {
                 for (output, a) in of.args.iter().filter(|a| a.access == Access::Write).enumerate() {
-                    for rank in 0..plan.target.ranks as usize {
+                    for rank in self.alone.map_or(0..plan.target.ranks as usize, |r| r..r + 1) {
                         let local = local_type(&a.ty, &plan.mesh, rank as u64, syms).unwrap();
                         let shape: Vec<usize> = local.shape(syms).unwrap().into_iter().map(|n| n as usize).collect();
                         let values = floats(&left, phase, rank, a.mem, shape.iter().product())?;
                         let ints: Vec<i32> = values.iter().map(|x| x.to_bits().cast_signed()).collect();
-                        let data = if a.ty.elem == Elem::I32 { Output::I32(&ints) } else { Output::F32(&values) };
+                        let data = if local.elem == Elem::I32 { Output::I32(&ints) } else { Output::F32(&values) };
                         see(Seen { rank, step, output, shape: &shape, data })?;
                     }
                 }
             }
         }
         let r = phase.results.iter().find(|r| r.name == param::LOGITS).unwrap();
-        self.logits = floats(&left, phase, 0, r.mem, r.ty.elems(syms).unwrap_or(0) as usize)?;
+        self.logits = floats(&left, phase, self.alone.unwrap_or(0), r.mem, r.ty.elems(syms).unwrap_or(0) as usize)?;
         Ok(())
     }
 
@@ -186,7 +189,8 @@ pub(super) fn emulated(
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let run = PlanRun::with_headers(plan, program, &|rank, w| stored.weights[rank].bytes(w).to_vec(), headers, dir);
     let ran = Ran::default();
-    let emulated = Emulated { run: run.map_err(|e| e.to_string())?, steps: 0, logits: Vec::new(), ran: ran.clone() };
+    let emulated =
+        Emulated { run: run.map_err(|e| e.to_string())?, steps: 0, logits: Vec::new(), ran: ran.clone(), alone: None };
     let (out, seen) = script(Engine::on(loaded(), Box::new(emulated)).unwrap())?;
     let ran = ran.lock().unwrap().join(" ");
     Ok((out, seen, ran))

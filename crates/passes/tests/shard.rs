@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use glmc_ir::entities::Value;
 use glmc_ir::graph::{Function, InstKind, Module, ValueDef};
-use glmc_ir::placement::{infer_on, strip};
+use glmc_ir::placement::infer_on;
 use glmc_ir::text::{parse_module, print_module};
 use glmc_ir::ty::{Elem, PendingKind, SymValues, TensorType};
 use glmc_ir::verify::verify_module;
@@ -114,10 +114,10 @@ impl<'a> Oracle<'a> {
             ways.push(all);
         }
         let mut moves = HashMap::new();
-        for (v, data) in f.values.iter() {
+        for v in f.values.keys() {
             let all = &domains[&v];
             let stays = stays(f, v);
-            let cost = |a, b| if stays { f64::INFINITY } else { world.conversion_seconds(&strip(&data.ty), a, b) };
+            let cost = |a, b| if stays { f64::INFINITY } else { world.move_seconds(f, v, a, b) };
             moves.insert(v, all.iter().flat_map(|a| all.iter().map(move |b| ((*a, *b), cost(*a, *b)))).collect());
         }
         Oracle {

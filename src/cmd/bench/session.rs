@@ -108,8 +108,8 @@ pub(super) fn run(
         let start = Instant::now();
         let mut see = |_: &Running<'_>, s: device::Seen<'_>| {
             let (step, k) = (s.step, s.output);
-            // Times and ids are those of the first rank; all choose alike.
-            if s.rank > 0 {
+            // Times and ids are those of one rank; all choose alike.
+            if s.rank != job.rank.unwrap_or(0) {
                 return Ok(());
             }
             if let Some(end) = ends.get_mut(step) {

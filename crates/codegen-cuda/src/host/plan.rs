@@ -98,7 +98,7 @@ impl PlanRun {
             }
         }
         let mut run = PlanRun { program, executable, weights: Vec::new(), kept };
-        let mut weights = vec![Vec::new(); run.program.devices.iter().map(|d| d.ranks.len()).sum()];
+        let mut weights = vec![Vec::new(); plan.target.ranks as usize];
         for launches in &run.program.devices {
             for (at, rank) in launches.ranks.iter().enumerate() {
                 weights[*rank] = run.repacked(plan, *rank, &launches.weights[at], stored)?;

@@ -2,7 +2,7 @@
 
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::kernel::Access;
-use glmc_ir::placement::{Mesh, strip};
+use glmc_ir::placement::{Mesh, local_type, strip};
 use glmc_ir::plan::{Arg, Mem, Phase, PhaseKind, Plan, Recipe, Step, param};
 use glmc_ir::ty::{Axis, SymValues, TensorType};
 use indexmap::IndexMap;
@@ -119,10 +119,17 @@ pub(super) fn launch<'a>(
     let work = step.kernel.work(&types, syms)?;
     let placed: Vec<&TensorType> = inputs.iter().map(|a| &a.ty).collect();
     let spread = Spread::of(&step.kernel, &placed, mesh, syms);
+    // Of what is whole on a rank it may read a part all the same: rows of a pool by its part of a table.
+    let local = placed.iter().map(|t| local_type(t, mesh, 0, syms)).collect::<Result<Vec<_>, _>>();
+    let local = local.ok().filter(|_| spread.is_none() && !mesh.is_empty());
+    let own = local.and_then(|l| step.kernel.input_reads(&l.iter().collect::<Vec<_>>(), syms).ok());
     let of = |(i, (a, bytes)): (usize, (&&'a Arg, u64))| Moved {
         mem: a.mem,
         ty: &a.ty,
-        bytes,
+        bytes: match own.as_ref().and_then(|o| o.get(i)) {
+            Some(own) if axes(&a.ty).next().is_none() => bytes.min(*own),
+            _ => bytes,
+        },
         spread: spread.filter(|_| Spread::cuts(&step.kernel, i, &a.ty)),
     };
     let mut moved: Vec<Moved<'_>> = inputs.iter().zip(reads).enumerate().map(of).collect();

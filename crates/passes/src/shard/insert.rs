@@ -69,6 +69,11 @@ impl<'s, 'a> Insert<'s, 'a> {
         Ok(id)
     }
 
+    /// The name of a solution's function.
+    pub fn name_of(&self, at: usize, path: usize) -> Option<String> {
+        self.built.get(&(at, path)).map(|id| self.out.funcs[*id].name.clone())
+    }
+
     /// A function that nothing calls, all of it whole.
     ///
     /// # Errors

@@ -95,7 +95,14 @@ impl Shard {
                 insert.unused(f);
             }
         }
-        let report = report::Report::of(&search, &taken, fits, bytes, self.explain && !cx.brief());
+        let report = report::Report::of(
+            &search,
+            &taken,
+            &|at, path| insert.name_of(at, path),
+            fits,
+            bytes,
+            self.explain && !cx.brief(),
+        );
         if report.cut && !cx.brief() {
             let of = report.functions.iter().filter(|f| f.cut).map(|f| f.name.as_str()).collect::<Vec<_>>().join(", ");
             tracing::warn!("the search for placements hit a limit in {of}: a cheaper one may exist");

@@ -2,6 +2,8 @@
 
 use glmc_ir::collective::CollectiveKind;
 use glmc_ir::diag::Diagnostic;
+use glmc_ir::entities::Value;
+use glmc_ir::graph::{Function, InstKind, ValueDef};
 use glmc_ir::op::Op;
 use glmc_ir::ops::{AllGather, AllReduce, AllToAll, ReduceScatter, Shard};
 use glmc_ir::placement::{Mesh, local_type, strip};
@@ -37,6 +39,17 @@ impl Place {
         }
         let split = t.dims.iter().enumerate().find_map(|(dim, d)| Some((dim, d.split.as_ref()?)));
         split.map_or(Place::Whole, |(dim, s)| Place::Split { dim, unit: s.unit })
+    }
+}
+
+/// Whether `v` is rows of a pool, or pieces of such.
+fn rows_of_a_pool(f: &Function, v: Value) -> bool {
+    let ValueDef::Result(inst, _) = f.values[v].def else { return false };
+    let data = &f.insts[inst];
+    match &data.kind {
+        InstKind::Op(Op::Gather(_)) => f.ty(data.args[0]).state,
+        InstKind::Op(Op::Piece(_) | Op::Reshape(_)) => rows_of_a_pool(f, data.args[0]),
+        _ => false,
     }
 }
 
@@ -195,6 +208,18 @@ impl<'t> World<'t> {
             (Place::Whole, Place::Split { dim, unit }) => Shard { axis, dim, unit }.into(),
             _ => return None,
         })
+    }
+
+    /// The same for value `v` of `f`. Rows of a pool that every rank holds are a view to who reads them by table; a
+    /// collective or a local slice of them needs the rows themselves, so the first of those also pays for the gather.
+    pub fn move_seconds(&self, f: &Function, v: Value, from: Place, to: Place) -> f64 {
+        let t = strip(f.ty(v));
+        let seconds = self.conversion_seconds(&t, from, to);
+        if from == to || from != Place::Whole || !rows_of_a_pool(f, v) {
+            return seconds;
+        }
+        let bytes = t.bytes(&self.syms).unwrap_or(u64::MAX).saturating_mul(2);
+        seconds + launch_seconds(self.target, bytes, 0, crate::cost::Unit::F32)
     }
 
     /// Seconds of taking a value of type `t` from one place to another; infinite if nothing does.

@@ -27,7 +27,7 @@ pub struct Report {
 /// One function in one placement.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Placed {
-    /// Its name before placement.
+    /// Its name in the placed module.
     pub name: String,
     /// Predicted seconds of one run.
     pub seconds: f64,
@@ -66,6 +66,9 @@ pub struct Chosen {
 pub struct Other {
     /// The type with it.
     pub ty: String,
+    /// Bytes on the largest rank, of a weight or pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
     /// Seconds of the function with it, everything else as is then best.
     pub seconds: f64,
 }
@@ -86,12 +89,22 @@ pub struct Collective {
 }
 
 impl Report {
-    /// What `search` decided, on the paths `taken` of its entries, which keep so many `bytes`. `others`: with what else it would have cost.
-    pub fn of(search: &Search<'_>, taken: &[(usize, usize)], fits: bool, bytes: u64, others: bool) -> Self {
+    /// What `search` decided, on the paths `taken` of its entries, which keep so many `bytes`; `name` has the names of
+    /// functions in the placed module. `others`: with what else it would have cost.
+    pub fn of(
+        search: &Search<'_>,
+        taken: &[(usize, usize)],
+        name: &dyn Fn(usize, usize) -> Option<String>,
+        fits: bool,
+        bytes: u64,
+        others: bool,
+    ) -> Self {
         let mut out = Report { ranks: u64::from(search.world.target.ranks), fits, bytes, ..Report::default() };
         for (at, path) in reached(search, taken) {
             out.cut |= search.solved[at].found.cut;
-            out.functions.push(placed(search, at, path, others));
+            let mut of = placed(search, at, path, others);
+            of.name = name(at, path).unwrap_or(of.name);
+            out.functions.push(of);
         }
         out
     }
@@ -196,7 +209,9 @@ fn runners_up(search: &Search<'_>, s: &Solved, f: &Function, path: usize, v: Val
         });
         let found = p.run(NARROW, f64::INFINITY, false);
         if let Some(best) = found.paths.iter().find(|q| q.results == *ends) {
-            out.push(Other { ty: search.world.on(&slot.ty, *place).to_string(), seconds: best.seconds });
+            let ty = search.world.on(&slot.ty, *place);
+            let bytes = slot.fixed.then(|| search.world.held(&ty));
+            out.push(Other { ty: ty.to_string(), bytes, seconds: best.seconds });
         }
     }
     out.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then_with(|| a.ty.cmp(&b.ty)));

@@ -172,7 +172,7 @@ impl Problem {
             if s.fixed {
                 held[v] = s.places.iter().map(|p| world.held(&world.on(&s.ty, *p))).collect::<Vec<u64>>();
             }
-            let seconds = |a, b| if s.fixed { f64::INFINITY } else { world.conversion_seconds(&s.ty, a, b) };
+            let seconds = |a, b| if s.fixed { f64::INFINITY } else { world.move_seconds(f, v, a, b) };
             let row = |a| s.places.iter().map(|b| seconds(a, *b)).collect::<Vec<f64>>();
             moves[v] = s.places.iter().map(|a| row(*a)).collect::<Vec<_>>();
         }
