@@ -10,7 +10,7 @@ use crate::error::CliError;
 /// The error for a plan of these sizes that was `refused`.
 pub(super) fn refusal(job: &Job<'_>, limits: &Limits, refused: &TooLarge) -> Result<CliError, CliError> {
     let asked = i128::from(refused.need.total()) - i128::from(refused.memory);
-    tracing::info!("too large by {asked} bytes: looking for sizes that fit");
+    tracing::warn!("too large by {asked} bytes: compiling at other sizes to find what fits");
     let probe = |at: Limits| job.too_large(&at);
     // Steps grow with the context up to the size of a chunk; beyond, only what is cached does.
     let ctx = fit::largest(limits.ctx, asked, &[limits.chunk], |n| probe(at_ctx(limits, n)))?;
@@ -18,6 +18,7 @@ pub(super) fn refusal(job: &Job<'_>, limits: &Limits, refused: &TooLarge) -> Res
     let mut message = format!("{refused}; ");
     message += &match ctx {
         Some(n) => format!("the largest context that fits is {n}"),
+        None if limits.max_batch > 1 => format!("no context fits at batch {}", limits.max_batch),
         None => "no context fits".to_owned(),
     };
     message += &match batch {

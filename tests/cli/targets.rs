@@ -56,7 +56,7 @@ fn every_shipped_target_is_listed_with_its_figures() {
         let decode = &c["predicted"]["decode"];
         for f in e["placement"]["functions"].as_array().into_iter().flatten().filter(|f| f["name"] == decode["phase"]) {
             let (searched, planned) = (number(&f["seconds"]), number(&decode["step_s"]) + number(&decode["hidden_s"]));
-            assert!((searched / planned - 1.0).abs() < 0.01, "{}: {searched} for {planned}", t["name"]);
+            assert!((searched / planned - 1.0).abs() < 0.03, "{}: {searched} for {planned}", t["name"]);
             compared += 1;
         }
     }
@@ -184,7 +184,7 @@ fn a_plan_that_does_not_fit_is_refused_and_the_largest_that_does_is_right() {
     assert_eq!((ran.code(), ran.class()), (2, ("usage".into(), "cache".into())), "{ran:?}");
     assert!(ran.error_line().contains(&format!("{}: --cache ", s(&tiny()))), "{ran:?}");
     let ran = compile(&memory(100_000), &plan, 2000);
-    assert!(ran.error_line().contains("no context fits, no batch fits"), "{}", ran.error_line());
+    assert!(ran.error_line().contains("no context fits at batch 4, no batch fits"), "{}", ran.error_line());
 }
 
 #[test]

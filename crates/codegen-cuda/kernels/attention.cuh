@@ -192,8 +192,19 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
   u32 count = known ? seen : 0;
   if (C::LIST > 0 && count) count = visible_list<C>(args, t, seen, bits, list, scratch);
   u32 begin = u32(u64(count) * part / C::PARTS), end = u32(u64(count) * (part + 1) / C::PARTS);
-  for (u32 i = glmc_thread(); i < heads * C::QWIDTH; i += glmc_threads())
-    q[i] = C::load_q(args, t, group * C::HEADS + i / C::QWIDTH, i % C::QWIDTH);
+  // Loads of several rounds are on their way at once.
+  constexpr u32 ROUNDS = 6;
+  for (u32 from = glmc_thread(); from < heads * C::QWIDTH; from += ROUNDS * glmc_threads()) {
+    f32 x[ROUNDS];
+#pragma unroll
+    for (u32 k = 0; k < ROUNDS; ++k) {
+      u32 i = from + k * glmc_threads();
+      x[k] = i < heads * C::QWIDTH ? C::load_q(args, t, group * C::HEADS + i / C::QWIDTH, i % C::QWIDTH) : 0.0f;
+    }
+#pragma unroll
+    for (u32 k = 0; k < ROUNDS; ++k)
+      if (from + k * glmc_threads() < heads * C::QWIDTH) q[from + k * glmc_threads()] = x[k];
+  }
   for (u32 h = glmc_thread(); h < C::HEADS; h += glmc_threads()) {
     most[h] = minus_infinity();
     total[h] = 0.0f;

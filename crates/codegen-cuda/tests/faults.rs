@@ -33,7 +33,7 @@ const fn fault(
     Fault { what, contract, cases, header, from, to }
 }
 
-const FAULTS: [Fault; 23] = [
+const FAULTS: [Fault; 25] = [
     fault(
         "the nibbles of the first byte of a block exchanged",
         "matmul",
@@ -71,7 +71,7 @@ const FAULTS: [Fault; 23] = [
         "attention",
         "",
         "attention.cuh",
-        ["u32 seen = len > 0 ? u32(len) : 0;", "u32 seen = len > 1 ? u32(len) - 1 : 0;"],
+        ["*seen = len > 0 ? u32(len) : 0;", "*seen = len > 1 ? u32(len) - 1 : 0;"],
     ),
     fault(
         "old sums not shrunk",
@@ -79,6 +79,20 @@ const FAULTS: [Fault; 23] = [
         "x 300 keys",
         "attention.cuh",
         ["out[h][c] *= shrink[h];", "out[h][c] *= 1.0f;"],
+    ),
+    fault(
+        "parts merged without their weights",
+        "attention",
+        "x 300 keys",
+        "attention.cuh",
+        ["y = glmc_fma(share[p],", "y = glmc_fma(1.0f,"],
+    ),
+    fault(
+        "the second key of a pair forgotten",
+        "paged_attention",
+        "x 300 rows",
+        "attention.cuh",
+        ["if (i + 1 < here) score[h * C::TILE + i + 1] = y;", ""],
     ),
     fault("the heads' ReLU forgotten", "indexer_scores", " 4 heads", "indexer.cuh", ["x < 0.0f ? 0.0f : x", "x"]),
     fault(

@@ -10,8 +10,9 @@ use crate::metadata_keys::Keys;
 use crate::set::GgufSet;
 
 /// The most blocks a file may claim.
-const MAX_BLOCKS: u64 = 512;
-const MAX_EXPERTS: u64 = 1024;
+pub const MAX_BLOCKS: u64 = 512;
+/// The most experts a layer may have.
+pub const MAX_EXPERTS: u64 = 1024;
 /// From this trained context on, a file without `indexer.types` follows the 5.2 pattern.
 const SHARED_INDEXER_CONTEXT: u64 = 1_048_576;
 /// Epsilon of the indexer's LayerNorm when the file names none: the value the model was trained with.

@@ -1,5 +1,7 @@
 //! Owns the sizes of a synthetic model: presets, and settings by name.
 
+use crate::arch::glm_dsa::config::{MAX_BLOCKS, MAX_EXPERTS};
+
 /// All sizes. Letters as in `arch::glm_dsa`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dims {
@@ -178,7 +180,12 @@ impl Dims {
         let may_be_none = ["dense", "mtp", "shared_indexer"];
         for (name, n) in all.fields() {
             let least = u64::from(!may_be_none.contains(&name));
-            let most = if matches!(name, "mtp" | "shared_indexer") { 1 } else { MOST };
+            let most = match name {
+                "mtp" | "shared_indexer" => 1,
+                "layers" => MAX_BLOCKS - self.mtp.min(1),
+                "experts" => MAX_EXPERTS,
+                _ => MOST,
+            };
             if *n < least || *n > most {
                 return Err(format!("{name} is {n}, expected {least} to {most}"));
             }
