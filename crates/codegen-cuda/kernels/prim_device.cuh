@@ -91,12 +91,6 @@ GLMC_DEVICE u32 glmc_arrive(u32* p) {
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(p) : "memory");
   return before;
 }
-// A load that sees what other blocks wrote in this launch.
-GLMC_DEVICE f32 glmc_load_shared_by_blocks(const f32* p) {
-  f32 v;
-  asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
-  return v;
-}
 
 GLMC_DEVICE u32 glmc_float_to_bits(f32 x) { return __float_as_uint(x); }
 GLMC_DEVICE f32 glmc_bits_to_float(u32 x) { return __uint_as_float(x); }

@@ -92,7 +92,12 @@ fn item_time(
                 },
                 Role::Symbols => rest.address(syms)?,
                 Role::Scratch { .. } => rest.address(scratch)?,
-                Role::Slab { .. } | Role::Control | Role::Halt => rest.address(y)?,
+                Role::Slab { .. } | Role::Control | Role::Halt => {
+                    return Err(CudaError::Program(format!(
+                        "{}: a kernel that meets others is not timed",
+                        i.kernel.name
+                    )));
+                }
             });
         }
         loaded.launch(&gpu.stream, &i.kernel, &args, gpu.arch.has_bulk_copy())
@@ -155,7 +160,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), CliError> {
         let mut all = Vec::new();
         for g in groups.iter().take(items::MATRICES.len() * items::TYPES.len() * 2) {
             let mut of: Vec<_> = timed.iter().filter(|(i, _)| group(i) == *g).collect();
-            of.sort_by(|a, b| (a.0.tuning.is_some(), a.1).partial_cmp(&(b.0.tuning.is_some(), b.1)).expect("times"));
+            of.sort_by(|a, b| a.0.tuning.is_some().cmp(&b.0.tuning.is_some()).then(a.1.total_cmp(&b.1)));
             all.extend(of.into_iter().take(if args.json { usize::MAX } else { 5 }));
         }
         return report(&gpu, args, speed, &all);

@@ -64,7 +64,6 @@ GLMC_DEVICE u32 glmc_atomic_or(u32* p, u32 v) {
 }
 GLMC_DEVICE void glmc_fence() {}
 GLMC_DEVICE u32 glmc_arrive(u32* p) { return glmc_atomic_add(p, 1); }
-GLMC_DEVICE f32 glmc_load_shared_by_blocks(const f32* p) { return *p; }
 
 GLMC_DEVICE f32 glmc_half_to_float(u16 h) {
   u32 sign = u32(h & 0x8000u) << 16, e = h >> 10 & 31u, m = h & 0x3ffu;

@@ -111,21 +111,19 @@ impl Program {
         let bounds = symbols.bounds.clone();
         let bytes = result.bytes(&bounds).ok_or_else(|| format!("no size of {result}"))?;
         let float = own.elem == Elem::F32;
-        let run = match what.kind {
+        let (run, places) = match what.kind {
             CollectiveKind::AllReduce | CollectiveKind::ReduceScatter { .. } => {
-                summed(members, &own, &result, &bounds, float)?
+                (summed(members, &own, &result, &bounds, float)?, members as u64)
             }
-            _ => joined(&own, &result, &bounds)?,
+            _ => (joined(&own, &result, &bounds)?, 1),
         };
-        let slots = bytes * if run.contains("slot0") { members as u64 } else { 1 };
+        let slots = bytes * places;
         let comment = format!("stands in for {:?} over {} of {members} ranks: {}", what.kind, what.axis, from.ty);
         let fields = vec![("x".into(), Access::Read, own), ("y".into(), Access::Write, result.clone())];
-        let mut made =
-            make(Source { stem: "alone", comment, fields, over: &result.dims, syms: &bounds, run, includes: &[] })?;
-        // The slots are the last field: the source names them so.
-        made.signature.0.push(Field { ident: "slots".into(), role: Role::Scratch { bytes: slots, kept: false } });
-        let line = format!("  u8* slots;  // scratch, {slots} bytes\n");
-        made.body = with_field(&made.body, &line).ok_or("a struct without an end")?;
+        let over = &result.dims;
+        let source =
+            Source { stem: "alone", comment, fields, over, syms: &bounds, run, slots: Some(slots), includes: &[] };
+        let made = make(source)?;
         let at = self.kernels.iter().position(|k| k.name == made.name);
         Ok((
             at.unwrap_or_else(|| {
@@ -155,13 +153,6 @@ fn renumbered(call: &Call) -> Call {
         other => other,
     };
     Call { rank: 0, args: call.args.iter().map(place).collect(), ..call.clone() }
-}
-
-/// A field more at the end of the argument struct.
-fn with_field(body: &str, line: &str) -> Option<String> {
-    let start = body.find("struct Args {\n")?;
-    let end = start + body[start..].find("};\n")?;
-    Some(format!("{}{line}{}", &body[..end], &body[end..]))
 }
 
 /// Pushes the own part once for each member and sums the slots; the result may be a part of it.

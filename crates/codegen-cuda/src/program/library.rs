@@ -87,8 +87,16 @@ impl Build<'_> {
             fields.push((format!("y{i}"), Access::Write, ty.clone()));
         }
         let comment = format!("{ty} of one rank to {} more", ours.len() - 1);
-        let source =
-            Source { stem: "copies", comment, fields, over: &ty.dims, syms: &symbols.bounds, run, includes: &[] };
+        let source = Source {
+            stem: "copies",
+            comment,
+            fields,
+            over: &ty.dims,
+            syms: &symbols.bounds,
+            run,
+            slots: None,
+            includes: &[],
+        };
         let kernel = self.kernels.add(make(source)?);
         let mut args: Vec<Place> = ours.iter().map(|r| Place::Mem { rank: *r, mem: of.to }).collect();
         if self.kernels.list[kernel].signature.0.len() > args.len() {
@@ -136,7 +144,16 @@ impl Build<'_> {
         let mut fields = meet.fields(symbols)?;
         fields.push(("slab".into(), Access::Read, TensorType::new(Elem::I32, [(first + at) / 4])));
         let (comment, includes) = (format!("{}, brought to a device", meet.comment()), body.includes);
-        let source = Source { stem: "meet", comment, fields, over: &body.over, syms: &symbols.bounds, run, includes };
+        let source = Source {
+            stem: "meet",
+            comment,
+            fields,
+            over: &body.over,
+            syms: &symbols.bounds,
+            run,
+            slots: None,
+            includes,
+        };
         let kernel = self.kernels.add(make(source)?);
         let all = |mem| ours.iter().map(move |r| Place::Mem { rank: *r, mem });
         let mut args: Vec<Place> = all(of.from).chain(all(of.to)).collect();

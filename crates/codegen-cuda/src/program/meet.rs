@@ -52,7 +52,16 @@ impl Meet<'_> {
         run.push_str(&body.run);
         let fields = self.fields(symbols)?;
         let (over, includes) = (&body.over[..], body.includes);
-        make(Source { stem: "meet", comment: self.comment(), fields, over, syms: &symbols.bounds, run, includes })
+        make(Source {
+            stem: "meet",
+            comment: self.comment(),
+            fields,
+            over,
+            syms: &symbols.bounds,
+            run,
+            slots: None,
+            includes,
+        })
     }
 
     pub(super) fn comment(&self) -> String {

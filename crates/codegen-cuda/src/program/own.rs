@@ -23,6 +23,8 @@ pub(super) struct Source<'a> {
     pub(super) syms: &'a SymValues,
     /// Statements over `args` and `i`.
     pub(super) run: String,
+    /// Bytes of scratch, `args.slots`.
+    pub(super) slots: Option<u64>,
     /// Headers beside that of elementwise kernels.
     pub(super) includes: &'a [&'static str],
 }
@@ -62,6 +64,9 @@ pub(super) fn make(s: Source<'_>) -> Result<Generated, String> {
     let count = size(s.over, s.syms)?;
     if count.contains("syms") || s.run.contains("args.syms") {
         signature.0.push(Field { ident: "syms".into(), role: Role::Symbols });
+    }
+    if let Some(bytes) = s.slots {
+        signature.0.push(Field { ident: "slots".into(), role: Role::Scratch { bytes, kept: false } });
     }
     let mut inner = signature.render();
     let _ = write!(
@@ -135,7 +140,7 @@ pub(super) fn seen(how: &Seen, ty: &TensorType, along: &Along, syms: &SymValues)
     };
     let comment = format!("{what} of a whole dim as a rank sees them that holds {along:?} of it");
     let fields = vec![("x".into(), Access::Read, ty.clone()), ("y".into(), Access::Write, ty.clone())];
-    make(Source { stem, comment, fields, over: &ty.dims, syms, run, includes: &[] })
+    make(Source { stem, comment, fields, over: &ty.dims, syms, run, slots: None, includes: &[] })
 }
 
 /// Positions that a rank found in its part of a dim, as the whole dim counts them; `ty` is its part of a selection.
@@ -166,7 +171,7 @@ pub(super) fn outward(ty: &TensorType, along: &Along, syms: &SymValues) -> Resul
     }
     let fields = vec![("y".into(), Access::Update, ty.clone())];
     let comment = format!("positions found by a rank that holds {along:?} of a dim, in the whole dim");
-    make(Source { stem: "own_found", comment, fields, over: &over, syms, run, includes: &[] })
+    make(Source { stem: "own_found", comment, fields, over: &over, syms, run, slots: None, includes: &[] })
 }
 
 /// Zeros of `ty`, four bytes an element.
@@ -177,5 +182,5 @@ pub(super) fn zeros(ty: &TensorType, syms: &SymValues) -> Result<Generated, Stri
     let run = "    reinterpret_cast<u32*>(args.y)[i] = 0;\n".to_owned();
     let fields = vec![("y".into(), Access::Write, ty.clone())];
     let comment = format!("zeros of {ty}");
-    make(Source { stem: "zeros", comment, fields, over: &ty.dims, syms, run, includes: &[] })
+    make(Source { stem: "zeros", comment, fields, over: &ty.dims, syms, run, slots: None, includes: &[] })
 }
