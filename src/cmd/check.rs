@@ -53,8 +53,9 @@ impl Check {
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!("  checked in exact arithmetic on small dims, tolerance {REAL:e}:")];
         for c in &self.passes {
+            let same = if c.unchanged > 0 { format!(", {} left as they were", c.unchanged) } else { String::new() };
             lines.push(format!(
-                "    {:<14} {} functions, {} runs before and after, largest difference {:.0e}",
+                "    {:<14} {} functions, {} runs before and after, largest difference {:.0e}{same}",
                 c.pass, c.functions, c.comparisons, c.worst
             ));
         }

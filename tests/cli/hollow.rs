@@ -310,7 +310,8 @@ fn glm_5_on_eight_ranks() {
             c["predicted"]["decode_tps"]
         );
         assert!(ran.busy < Duration::from_secs(10) && ran.peak < 800 << 20, "{what}: {:?}, {}", ran.busy, ran.peak);
-        assert!((78..=158).contains(&reductions) && others <= 2, "{what}: {reductions}, {others}");
+        // Beside reductions the logits travel, and in each layer the parts of what shares its normed input.
+        assert!((78..=158).contains(&reductions) && others <= 2 + 78, "{what}: {reductions}, {others}");
         let (least, most) = (ranks.iter().min().unwrap(), ranks.iter().max().unwrap());
         assert!(ranks.len() == 8 && *most <= 62_500_000_000 && (most - least) * 50 <= *most, "{what}: {ranks:?}");
         if mix == "ud-q4_k_xl" {
@@ -321,6 +322,10 @@ fn glm_5_on_eight_ranks() {
         assert_eq!((&e["placement"]["fits"], &e["placement"]["cut"]), (&true.into(), &false.into()), "{what}");
         let functions = e["placement"]["functions"].as_array().unwrap();
         let (mut paid, mut others_of_weights) = (0, 0);
+        let weighed = |f: &Value, weight: &str| {
+            let value = f["values"].as_array()?.iter().find(|v| v["value"] == weight)?;
+            Some(value["others"].as_array()?.len())
+        };
         // Variants for short contexts find the weights where the others left them.
         let leads = |f: &&Value| {
             let name = f["name"].as_str().unwrap();
@@ -333,11 +338,21 @@ fn glm_5_on_eight_ranks() {
                     paid += 1;
                 }
             }
+            // Whether to copy these, or to split and gather them, or their input: each stands there with its cost.
+            if f["name"].as_str().unwrap().contains("_full") {
+                for w in ["w.attn_q_a", "w.attn_kv_a_mqa", "w.indexer.attn_k", "w.indexer.proj"] {
+                    assert!(weighed(f, w).is_some_and(|n| n >= 2), "{what}: {w} {:?}", weighed(f, w));
+                }
+            }
             let values = f["values"].as_array().unwrap();
             let others = values.iter().filter(|v| v["bytes"].is_u64()).filter_map(|v| v["others"].as_array());
             others_of_weights += others.map(Vec::len).sum::<usize>();
         }
-        assert!(paid >= others && others_of_weights > 30, "{what}: {paid}, {others_of_weights}");
+        // The logits, and one in each kind of layer where reading less pays for it (not where `q_a` has 4 bits).
+        assert!(
+            paid >= 1 && (others == 1 || paid > 1) && others_of_weights > 30,
+            "{what}: {paid}, {others_of_weights}"
+        );
     }
 }
 

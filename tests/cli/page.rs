@@ -39,7 +39,10 @@ fn the_layer_with_experts_fits_on_a_page() {
     };
     assert_eq!(ops(|op| matches!(op, Op::Dequant(_))), 0, "every decode is in its consumer:\n{text}");
     assert_eq!(ops(|op| matches!(op, Op::AllReduce(_))), 2, "{text}");
-    assert_eq!(ops(|op| op.collective().is_some()), 2, "nothing else travels:\n{text}");
+    // Nothing else travels but the parts of the products that share the normed input, joined by one gather.
+    assert_eq!(ops(|op| matches!(op, Op::AllGather(_))), 1, "{text}");
+    assert_eq!(ops(|op| op.collective().is_some()), 3, "{text}");
+    assert!(text.contains("%1 = all_gather %0 "), "{text}");
     // Two sums with the norm after each: that of the experts' input, and that of the next layer's.
     assert_eq!(text.matches("\"add_rms_norm\"").count(), 2, "{text}");
     // What reads the normed input is one product: both latents, the indexer's key and its weights.

@@ -16,7 +16,7 @@ use glmc_passes::pass::{Pass, PassCx};
 use glmc_passes::pipeline;
 use glmc_passes::schedule::EntryInfo;
 use glmc_passes::target::Target;
-use glmc_passes::validate::{check, shrink, with_passes};
+use glmc_passes::validate::{Checked, check, shrink, with_passes};
 
 fn lifted(file: &str) -> (Module, Vec<EntryInfo>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models").join(file);
@@ -50,9 +50,13 @@ fn every_pass_of_the_shipped_models_is_right() {
         let names: Vec<&str> = checked.iter().map(|c| c.pass.as_str()).collect();
         let passes = ["canonicalise", "rotate", "specialise", "saturate", "prune", "shard", "schedule"];
         assert_eq!(names, passes);
-        assert!(checked.iter().all(|c| c.functions >= 3 && c.comparisons >= 6), "{checked:?}");
+        let all = |c: &Checked| c.functions + c.unchanged;
+        assert!(checked.iter().all(|c| all(c) >= 3 && c.comparisons == 2 * c.functions), "{checked:?}");
         // Beside the functions themselves the variants of both decode entries and of prefill.
-        assert_eq!(checked[2].functions, checked[0].functions + 3);
+        assert_eq!(all(&checked[2]), all(&checked[0]) + 3);
+        // What is rewritten, and what is placed and scheduled, is run; nothing is left as it was then.
+        let run = |c: &Checked| c.functions >= 3 && c.unchanged == 0;
+        assert!(run(&checked[3]) && (ranks == 1 || run(&checked[5])) && run(&checked[6]), "{checked:?}");
         // The stand-in takes the rewrites of the module itself.
         let done = pipeline::run(m, &entries, &on, None, &mut |_, _| {}).unwrap_or_else(|e| panic!("{e}"));
         let mut rewritten = 0;
@@ -123,6 +127,35 @@ impl Pass for WrongProduct {
     }
 }
 
+/// A pass that is wrong in what scores alone depend on: a token that sees nothing but itself cannot tell.
+struct WrongScores;
+
+impl Pass for WrongScores {
+    fn name(&self) -> &'static str {
+        "wrong-scores"
+    }
+
+    fn why(&self) -> &'static str {
+        "to be caught"
+    }
+
+    fn idempotent(&self) -> bool {
+        false
+    }
+
+    fn run(&self, m: &Module, _: &mut PassCx) -> Result<Module, Diagnostic> {
+        let mut out = m.clone();
+        for f in out.funcs.values_mut() {
+            for i in f.body.clone() {
+                if let InstKind::Op(Op::Attention(a)) = &mut f.insts[i].kind {
+                    a.scale *= 1.5;
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
 /// Saturation with one more rule, which neither types nor the verifier can tell from a right one: a rotation is its
 /// operand. Positions are still read by the fused rows of the cache, so that only numbers can tell.
 struct WrongRule(Machine);
@@ -166,6 +199,22 @@ fn a_wrong_pass_is_caught_and_named() {
     let e = with_passes(&small, &entries, &wrong, None).expect_err("products became sums");
     assert_eq!(e.pass, "wrong-product", "{e}");
     assert!(e.why.contains("differ by") && m.func_named(&e.function).is_some(), "{e}");
+}
+
+#[test]
+fn wrong_scores_are_caught_where_one_token_is_decoded() {
+    let (m, entries) = lifted("tiny-Q4_K_M.gguf");
+    let (mut small, _) = shrink::shrink(&m).unwrap();
+    // Only what decodes one token.
+    for f in small.funcs.values_mut() {
+        f.entry &= f.name == "decode_1";
+    }
+    let entries: Vec<EntryInfo> = entries.into_iter().filter(|e| e.func == "decode_1").collect();
+    let small = glmc_passes::prune::Prune.run(&small, &mut PassCx::default()).unwrap_or_else(|e| panic!("{e}"));
+    let wrong: Vec<Box<dyn Pass>> = vec![Box::new(Canonicalise), Box::new(WrongScores)];
+    let e = with_passes(&small, &entries, &wrong, None).expect_err("scores were changed");
+    assert!(e.pass == "wrong-scores" && e.why.contains("differ by"), "{e}");
+    assert!(e.function.starts_with("decode_1"), "{e}");
 }
 
 #[test]

@@ -209,6 +209,11 @@ fn mismatch(op: &Op, what: String) -> Diagnostic {
     Diagnostic::new("split-mismatch", format!("`{}`: {what}", op.name()))
 }
 
+/// The label along which several weights of one matmul are joined: each has a size, pieces and a part of its own there.
+pub(crate) fn own_parts(op: &Op, rule: &DimRule) -> Option<usize> {
+    matches!(op, Op::Matmul(m) if m.names.len() > 1).then(|| rule.results.first()?.last().copied()).flatten()
+}
+
 /// A dim that is split on one argument must be split alike on every argument that has it, and cut by the same pieces.
 fn check_agreement(op: &Op, args: &[&TensorType], rule: &DimRule, split: &[Option<Split>]) -> Result<(), Diagnostic> {
     let mut pieces: Vec<Option<&Extent>> = vec![None; rule.roles.len()];
@@ -217,9 +222,10 @@ fn check_agreement(op: &Op, args: &[&TensorType], rule: &DimRule, split: &[Optio
             if split[label] != dim.split {
                 return Err(mismatch(op, format!("argument {i} holds {dim} whole, another argument a part of it")));
             }
-            // Several weights of one matmul may differ in a dim that is joined afterwards; pieces may not.
+            let apart = Some(label) == own_parts(op, rule) && i > 0;
             let joined = |e: &Extent| matches!(e, Extent::Joined(_));
             match pieces[label] {
+                _ if apart => {}
                 Some(e) if split[label].is_some() && *e != dim.extent && (joined(e) || joined(&dim.extent)) => {
                     return Err(mismatch(op, format!("{e} and {} are cut by other pieces", dim.extent)));
                 }

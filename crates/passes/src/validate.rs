@@ -7,17 +7,17 @@
 //! Placement and scheduling decide anew.
 
 mod numbers;
+mod ran;
 pub mod shrink;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use glmc_ir::diag::Diagnostic;
+use glmc_ir::entities::Value;
 use glmc_ir::graph::{Function, Module};
 use glmc_ir::interp::Arith;
-use glmc_ir::interp::global::Interp;
 use glmc_ir::interp::plan::PlanInterp;
-use glmc_ir::interp::ranks::RankInterp;
 use glmc_ir::plan::{FORMAT, Limits, Model, Plan, Target};
 use glmc_ir::shard_map::rank_count;
 use glmc_ir::tensor::{EvalError, Tensor};
@@ -29,7 +29,8 @@ use crate::lower;
 use crate::pass::{Choices, Pass, PassCx, Variant};
 use crate::pipeline;
 use crate::schedule::{self, EntryInfo};
-use numbers::{In, Stored};
+use numbers::{Size, Stored};
+use ran::{Named, Ran};
 
 /// The relative difference that Real arithmetic may show: sums in another order.
 pub const REAL: f64 = 1e-9;
@@ -37,6 +38,8 @@ pub const REAL: f64 = 1e-9;
 const SEEDS: u64 = 2;
 /// Tokens of a step where their number is a symbol.
 const TOKENS: u64 = 3;
+/// Positions that came before a step: with a single position to see, attention would not depend on its scores.
+const EARLIER: u64 = 2;
 
 /// What was compared after one pass.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -45,6 +48,8 @@ pub struct Checked {
     pub pass: String,
     /// Functions that were run before and after, or entries of the plan.
     pub functions: usize,
+    /// Functions that the pass left as they were, with all that they call: they give what they gave.
+    pub unchanged: usize,
     /// Runs compared.
     pub comparisons: usize,
     /// The largest difference, as a share of the result's size.
@@ -116,13 +121,17 @@ fn checked(
     let mut cx = PassCx::new(choices);
     cx.phases = Some(entries.iter().map(|e| e.func.clone()).collect());
     let mut out = Vec::new();
+    let mut ran = Ran::default();
     for pass in passes {
         let name = pass.name();
         let after = pass.run(&module, &mut cx).map_err(|d| different(name, "module", d.to_string()))?;
         verify_module(&after).map_err(|e| different(name, "module", e.to_string()))?;
-        let mut checked = equal(pass.as_ref(), &module, &after)?;
+        let mut both = Both { pass: name, before: &module, after: &after, ran, runs: Ran::default(), out: empty(name) };
+        both.equal(pass.moves_boundaries())?;
         let mut added = cx.variants.iter().filter(|v| module.func_named(&v.entry).is_none());
-        added.try_for_each(|v| variant(name, &module, &after, v, &mut checked))?;
+        added.try_for_each(|v| both.variant(v))?;
+        let mut checked = both.out;
+        ran = both.runs;
         for s in cx.saturated.drain(..) {
             let rules = s.best.first().map(|b| &b.rules).into_iter().flatten();
             checked.rules.insert(s.name.clone(), rules.map(|(r, n)| ((*r).to_owned(), *n)).collect());
@@ -131,95 +140,94 @@ fn checked(
         module = after;
     }
     let entries = pipeline::with_variants(entries, &cx);
-    out.push(plan(&module, &entries, machine, &mut cx)?);
+    out.push(plan(&module, &entries, machine, &mut cx, &mut ran)?);
     Ok(out)
 }
 
-/// Named results of a function.
-type Named = Vec<(String, Tensor)>;
-
-/// What the function called `name` of `m` gives, at as many tokens as `n`.
-fn run(m: &Module, name: &str, stored: &Stored, n: u64, seed: u64) -> Result<Named, EvalError> {
-    let id = m.func_named(name).ok_or_else(|| EvalError::new("it is gone"))?;
-    let f = &m.funcs[id];
-    let syms = numbers::symbols(m, n);
-    let args = numbers::operands(f, &syms, seed)?;
-    let weights = In(m, stored);
-    let results = if m.mesh.is_empty() {
-        Interp::new(m, Arith::Real, syms, &weights).run(id, args)
-    } else {
-        RankInterp::new(m, Arith::Real, syms, &weights).run(id, args)
-    };
-    Ok(f.results.iter().map(|(name, _)| name.clone()).zip(results?).collect())
+fn empty(pass: &str) -> Checked {
+    Checked { pass: pass.into(), functions: 0, unchanged: 0, comparisons: 0, worst: 0.0, rules: BTreeMap::new() }
 }
 
-/// Runs a function of `before` and one of `after` and compares what both return under one name. Results that `after` lacks
-/// must be ones that may go: a pool that nothing reads, or what no call of a function uses.
-fn same(
-    pass: &str,
-    stored: &Stored,
-    (before, f): (&Module, &Function),
-    (after, g): (&Module, &Function),
-    out: &mut Checked,
-) -> Result<(), Different> {
-    let bad = |why: String| different(pass, &g.name, why);
-    let n = numbers::tokens(before, f, TOKENS).min(numbers::tokens(after, g, TOKENS));
-    let may_go = |name: &String| !f.entry || f.result_named(name).is_some_and(|v| f.ty(v).state);
-    let mut numbers = false;
-    for seed in 0..SEEDS {
-        let want = run(before, &f.name, stored, n, seed).map_err(|e| bad(format!("before: {e}")))?;
-        let got = run(after, &g.name, stored, n, seed).map_err(|e| bad(format!("after: {e}")))?;
-        let names: Vec<&String> = got.iter().map(|(name, _)| name).collect();
-        if let Some((lost, _)) = want.iter().find(|(name, _)| !names.contains(&name) && !may_go(name)) {
-            return Err(bad(format!("its result `{lost}` is gone")));
+/// A module and what a pass made of it, with what was run of both.
+struct Both<'a> {
+    pass: &'a str,
+    before: &'a Module,
+    after: &'a Module,
+    ran: Ran,
+    runs: Ran,
+    out: Checked,
+}
+
+impl Both<'_> {
+    /// Every function that is on both sides gives the same; every entry is.
+    fn equal(&mut self, moves_boundaries: bool) -> Result<(), Different> {
+        // A placed function may have several forms, and operands in parts: its entries show them.
+        let placed = self.before.mesh.is_empty() && !self.after.mesh.is_empty();
+        let after = self.after;
+        // So it is with functions that take or give something else now.
+        let moved = |f: &Function| {
+            let other = after.func_named(&f.name).map(|id| &after.funcs[id]);
+            moves_boundaries && !other.is_some_and(|g| g.same_boundary(f))
+        };
+        for f in self.before.funcs.values().filter(|f| f.entry || !placed && !moved(f)) {
+            match after.func_named(&f.name) {
+                Some(id) => self.same(f, &after.funcs[id])?,
+                None if f.entry => return Err(different(self.pass, &f.name, "it is gone")),
+                None => {}
+            }
         }
-        let want: Named = want.into_iter().filter(|(name, _)| names.contains(&name)).collect();
-        if !want.iter().map(|(name, _)| name).eq(names) {
-            return Err(bad("its results have other names, or another order".into()));
+        Ok(())
+    }
+
+    /// An entry that a pass added gives what the one that it stands beside does, within its own bounds.
+    fn variant(&mut self, v: &Variant) -> Result<(), Different> {
+        let (Some(of), Some(made)) = (self.before.func_named(&v.of), self.after.func_named(&v.entry)) else {
+            return Err(different(self.pass, &v.entry, format!("it, or @{}, is not there", v.of)));
+        };
+        self.same(&self.before.funcs[of], &self.after.funcs[made])
+    }
+
+    /// Runs a function of `before` and one of `after` and compares what both return under one name. Results that `after`
+    /// lacks must be ones that may go: a pool that nothing reads, or what no call of a function uses.
+    fn same(&mut self, f: &Function, g: &Function) -> Result<(), Different> {
+        if ran::meaning(self.before, f) == ran::meaning(self.after, g) {
+            self.runs.keep(&mut self.ran, &g.name);
+            self.out.unchanged += 1;
+            return Ok(());
         }
-        let values = |all: Named| all.into_iter().map(|(_, t)| t).collect::<Vec<_>>();
-        let (got, want) = (values(got), values(want));
-        compare(out, &got, &want).map_err(bad)?;
-        numbers |= numbers::has_numbers(&want);
-    }
-    if !numbers {
-        return Err(bad("it gives no numbers, so nothing was checked".into()));
-    }
-    out.functions += 1;
-    Ok(())
-}
-
-/// Every function that is on both sides gives the same; every entry is.
-fn equal(by: &dyn Pass, before: &Module, after: &Module) -> Result<Checked, Different> {
-    let pass = by.name();
-    let stored = Stored::of(before);
-    let mut out = Checked { pass: pass.into(), functions: 0, comparisons: 0, worst: 0.0, rules: BTreeMap::new() };
-    // A placed function may have several forms, and operands in parts: its entries show them.
-    let placed = before.mesh.is_empty() && !after.mesh.is_empty();
-    // So it is with functions that take or give something else now.
-    let moved = |f: &Function| {
-        let other = after.func_named(&f.name).map(|id| &after.funcs[id]);
-        by.moves_boundaries() && !other.is_some_and(|g| g.same_boundary(f))
-    };
-    for f in before.funcs.values().filter(|f| f.entry || !placed && !moved(f)) {
-        match after.func_named(&f.name) {
-            Some(id) => same(pass, &stored, (before, f), (after, &after.funcs[id]), &mut out)?,
-            None if f.entry => return Err(different(pass, &f.name, "it is gone")),
-            None => {}
+        let bad = |why: String| different(self.pass, &g.name, why);
+        let n = Size::of(self.before, f, TOKENS, EARLIER).min(Size::of(self.after, g, TOKENS, EARLIER));
+        let stored = Stored::of(self.before);
+        let may_go = |name: &String| !f.entry || f.result_named(name).is_some_and(|v| f.ty(v).state);
+        let mut numbers = false;
+        for seed in 0..SEEDS {
+            let want = self.ran.run(self.before, &f.name, &stored, n, seed).map_err(|e| bad(format!("before: {e}")))?;
+            let got = self.runs.run(self.after, &g.name, &stored, n, seed).map_err(|e| bad(format!("after: {e}")))?;
+            let names: Vec<&String> = got.iter().map(|(name, _)| name).collect();
+            if let Some((lost, _)) = want.iter().find(|(name, _)| !names.contains(&name) && !may_go(name)) {
+                return Err(bad(format!("its result `{lost}` is gone")));
+            }
+            let want: Vec<&(String, Tensor)> = want.iter().filter(|(name, _)| names.contains(&name)).collect();
+            if !want.iter().map(|(name, _)| name).eq(names) {
+                return Err(bad("its results have other names, or another order".into()));
+            }
+            let want: Vec<&Tensor> = want.into_iter().map(|(_, t)| t).collect();
+            compare(&mut self.out, &values(got), &want).map_err(bad)?;
+            numbers |= numbers::has_numbers(&want);
         }
+        if !numbers {
+            return Err(bad("it gives no numbers, so nothing was checked".into()));
+        }
+        self.out.functions += 1;
+        Ok(())
     }
-    Ok(out)
 }
 
-/// An entry that a pass added gives what the one that it stands beside does, within its own bounds.
-fn variant(pass: &str, before: &Module, after: &Module, v: &Variant, out: &mut Checked) -> Result<(), Different> {
-    let (Some(of), Some(made)) = (before.func_named(&v.of), after.func_named(&v.entry)) else {
-        return Err(different(pass, &v.entry, format!("it, or @{}, is not there", v.of)));
-    };
-    same(pass, &Stored::of(before), (before, &before.funcs[of]), (after, &after.funcs[made]), out)
+fn values(of: &Named) -> Vec<&Tensor> {
+    of.iter().map(|(_, t)| t).collect()
 }
 
-fn compare(out: &mut Checked, got: &[Tensor], want: &[Tensor]) -> Result<(), String> {
+fn compare(out: &mut Checked, got: &[&Tensor], want: &[&Tensor]) -> Result<(), String> {
     let d = numbers::apart(got, want);
     out.comparisons += 1;
     out.worst = out.worst.max(d);
@@ -231,7 +239,13 @@ fn compare(out: &mut Checked, got: &[Tensor], want: &[Tensor]) -> Result<(), Str
 }
 
 /// The plan of the entries gives what the module gives.
-fn plan(m: &Module, entries: &[EntryInfo], machine: Option<&Machine>, cx: &mut PassCx) -> Result<Checked, Different> {
+fn plan(
+    m: &Module,
+    entries: &[EntryInfo],
+    machine: Option<&Machine>,
+    cx: &mut PassCx,
+    ran: &mut Ran,
+) -> Result<Checked, Different> {
     const STAGE: &str = pipeline::SCHEDULE;
     let at = |d: Diagnostic| different(STAGE, "module", d.to_string());
     let lowered = lower::lower(m, cx).map_err(at)?;
@@ -262,26 +276,34 @@ fn plan(m: &Module, entries: &[EntryInfo], machine: Option<&Machine>, cx: &mut P
         phases: s.phases,
     };
     let stored = Stored::of(m);
-    let mut out = Checked { pass: STAGE.into(), functions: 0, comparisons: 0, worst: 0.0, rules: BTreeMap::new() };
+    let mut out = empty(STAGE);
     for e in entries {
         let bad = |why: String| different(STAGE, &e.func, why);
         let (Some(id), Some(phase)) = (m.func_named(&e.func), plan.phase(&e.func)) else {
             return Err(bad("the plan lacks it".into()));
         };
         let f = &m.funcs[id];
-        let n = numbers::tokens(m, f, TOKENS);
-        let syms = numbers::symbols(m, n);
+        let n = Size::of(m, f, TOKENS, EARLIER);
+        let syms = n.symbols(m);
         for seed in 0..SEEDS {
             let text = |e: EvalError| bad(e.to_string());
-            let want = run(m, &f.name, &stored, n, seed).map_err(text)?;
-            let values = f.results.iter().zip(want).filter(|((_, v), _)| !f.ty(*v).state).map(|(_, (_, t))| t);
-            let want: Vec<Tensor> = values.collect();
+            let want = ran.run(m, &f.name, &stored, n, seed).map_err(text)?;
             let args = numbers::operands(f, &syms, seed).map_err(text)?;
-            let plain = f.params.iter().zip(args).filter(|(p, _)| !f.ty(**p).state).map(|(_, t)| t);
-            let params: Vec<Tensor> = plain.collect();
-            let mut interp = PlanInterp::new(&plan, Arith::Real, &stored).map_err(text)?;
-            let got = interp.run(phase, &syms, &params).map_err(text)?;
-            compare(&mut out, &got, &want).map_err(bad)?;
+            let pool = |name: &str| {
+                let at = f.params.iter().position(|p| f.ty(*p).state && f.value_name(*p) == name)?;
+                Some(args[at].clone())
+            };
+            let interp = PlanInterp::new(&plan, Arith::Real, &stored).and_then(|i| i.with_states(pool));
+            let mut interp = interp.map_err(text)?;
+            let plain = f.params.iter().zip(&args).filter(|(p, _)| !f.ty(**p).state).map(|(_, t)| t.clone());
+            let mut got = interp.run(phase, &syms, &plain.collect::<Vec<_>>()).map_err(text)?.into_iter();
+            let pools = interp.states().map_err(text)?;
+            let of = |(name, v): &(String, Value)| match f.ty(*v).state {
+                true => pools.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone()),
+                false => got.next(),
+            };
+            let got: Vec<Tensor> = f.results.iter().filter_map(of).collect();
+            compare(&mut out, &got.iter().collect::<Vec<_>>(), &values(want)).map_err(bad)?;
         }
         out.functions += 1;
     }

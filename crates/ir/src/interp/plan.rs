@@ -151,6 +151,34 @@ impl<'a> PlanInterp<'a> {
         Ok(PlanInterp { plan, arith, files, states, observer: None, rules: Rules::Kept, late: None })
     }
 
+    /// The same with pools that begin as the whole tensors that `of` has for their names; others stay poison.
+    ///
+    /// # Errors
+    /// A tensor of another shape than its pool.
+    pub fn with_states(mut self, of: impl Fn(&str) -> Option<Tensor>) -> Result<Self, EvalError> {
+        let none = SymValues::default();
+        let world = World { mesh: &self.plan.mesh, syms: &none, rules: Rules::Kept };
+        for (s, parts) in self.plan.states.values().zip(&mut self.states) {
+            let Some(t) = of(&s.name) else { continue };
+            if concrete(&s.ty, &none)? != t.shape {
+                return Err(EvalError::new(format!("pool `{}` is {}, found {:?}", s.name, s.ty, t.shape)));
+            }
+            *parts = world.cut(&t, &s.ty)?;
+        }
+        Ok(self)
+    }
+
+    /// The pools as they are now, whole, by name.
+    ///
+    /// # Errors
+    /// Copies that differ.
+    pub fn states(&self) -> Result<Vec<(String, Tensor)>, EvalError> {
+        let none = SymValues::default();
+        let world = World { mesh: &self.plan.mesh, syms: &none, rules: Rules::Kept };
+        let all = self.plan.states.values().zip(&self.states);
+        all.map(|(s, parts)| Ok((s.name.clone(), world.whole(parts.clone(), &s.ty)?))).collect()
+    }
+
     /// The same for a plan that the verifier has not seen: it does what is written, as a device would. Each argument is
     /// memory seen by the argument's type, a merge adds whatever ranks bring, and of copies that differ the first is the
     /// result. Poison that is read stays an error.

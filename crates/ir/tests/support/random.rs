@@ -413,7 +413,11 @@ impl<'c, 'l, 'm> Gen<'c, 'l, 'm> {
         let mut types = vec![TensorType::new(e, x)];
         for _ in 0..n {
             let mut w = w.clone();
-            if n > 1 {
+            if n > 1 && self.c.flip() {
+                // Rows with pieces of their own, beside others without: each is cut by its own.
+                let (a, b) = (self.size(), self.size());
+                w[0] = vec![("latent".into(), a), ("rope".into(), b)].into();
+            } else if n > 1 {
                 w[0] = self.size().into();
             }
             types.push(TensorType::new(self.float(), w));

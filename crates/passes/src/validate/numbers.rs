@@ -10,7 +10,7 @@ use glmc_ir::interp::plan::SliceSource;
 use glmc_ir::plan::{Slice, param};
 use glmc_ir::quant::synth::synth_blocks;
 use glmc_ir::tensor::{Data, EvalError, Tensor, concrete};
-use glmc_ir::ty::{Elem, Extent, SymValues};
+use glmc_ir::ty::{Elem, Extent, Sym, SymValues};
 
 /// Stored bytes of every weight of a module, random by place.
 pub(super) struct Stored {
@@ -63,40 +63,108 @@ fn float(seed: u64, i: u64) -> f64 {
     ((z ^ (z >> 31)) >> 40) as f64 / 8_388_608.0 - 1.0
 }
 
-/// How many tokens a run of `f` takes: at most `most`, and as its symbols allow.
-pub(super) fn tokens(m: &Module, f: &Function, most: u64) -> u64 {
-    let dims = f.params.iter().flat_map(|p| &f.ty(*p).dims);
-    let bounds = dims.filter_map(|d| if let Extent::Sym(s) = &d.extent { m.syms.get(s).copied() } else { None });
-    bounds.fold(most, u64::min)
+/// How large a step is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Size {
+    /// Tokens where their number is a symbol.
+    tokens: u64,
+    /// Positions that a sequence sees: more than a step adds, so that what is kept of earlier ones counts.
+    visible: u64,
 }
 
-/// Symbol values: `tokens` tokens of one sequence that sees as many positions.
-pub(super) fn symbols(m: &Module, tokens: u64) -> SymValues {
-    SymValues(m.syms.iter().map(|(s, bound)| (s.clone(), tokens.min(*bound))).collect())
+impl Size {
+    /// What `f` may take, at most `tokens` tokens that see `before` positions more.
+    pub(super) fn of(m: &Module, f: &Function, tokens: u64, before: u64) -> Self {
+        let params = || f.params.iter().map(|p| f.ty(*p));
+        let bound = |visible: bool| {
+            let syms = params().flat_map(|t| &t.dims).filter_map(|d| match &d.extent {
+                Extent::Sym(s) if (s.base().as_str() == param::VISIBLE) == visible => m.syms.get(s).copied(),
+                _ => None,
+            });
+            syms.min().unwrap_or(u64::MAX)
+        };
+        // Each sequence has rows of its own.
+        let rows = params().filter(|t| t.state).filter_map(|t| t.dims.first()?.extent.as_const()).min();
+        let sequences = f.param_named(param::TABLE).and_then(|p| f.ty(p).dims[0].extent.as_const()).unwrap_or(1);
+        let room = rows.map_or(u64::MAX, |n| n / sequences.max(1)).max(1);
+        let visible = (tokens + before).min(bound(true)).min(room);
+        Size { tokens: tokens.min(bound(false)).min(visible), visible }
+    }
+
+    /// The largest that both admit.
+    pub(super) fn min(self, other: Self) -> Self {
+        Size { tokens: self.tokens.min(other.tokens), visible: self.visible.min(other.visible) }
+    }
+
+    /// The values of a module's symbols.
+    pub(super) fn symbols(self, m: &Module) -> SymValues {
+        let value = |s: &Sym| if s.base().as_str() == param::VISIBLE { self.visible } else { self.tokens };
+        SymValues(m.syms.iter().map(|(s, bound)| (s.clone(), value(s).min(*bound))).collect())
+    }
 }
 
-/// Operands of `f`: step parameters that mean a legal step, random floats, pools of poison or of random floats.
+/// The rows of a step: how many sequences, and what the last token of each sees.
+struct Rows {
+    sequences: i64,
+    visible: i64,
+    tokens: i64,
+}
+
+impl Rows {
+    fn of(f: &Function, syms: &SymValues) -> Result<Self, EvalError> {
+        let shape_of = |name: &str| f.param_named(name).map(|p| concrete(f.ty(p), syms)).transpose();
+        let table = shape_of(param::TABLE)?;
+        let tokens = shape_of(param::LEN)?.or(shape_of(param::POS)?).map_or(1, |s| s[0]) as i64;
+        let (sequences, visible) = table.map_or((1, tokens), |t| (t[0].max(1) as i64, t[1] as i64));
+        Ok(Rows { sequences, visible, tokens })
+    }
+
+    /// The position of token `i`: one sequence's last ones in order, or the last of each.
+    fn position(&self, i: i64) -> i64 {
+        if self.sequences > 1 { self.visible - 1 } else { (self.visible - self.tokens).max(0) + i }
+    }
+
+    fn sequence(&self, i: i64) -> i64 {
+        if self.sequences > 1 { i % self.sequences } else { 0 }
+    }
+
+    fn row(&self, i: i64) -> i64 {
+        self.sequence(i) * self.visible + self.position(i)
+    }
+
+    /// Rows that some token sees.
+    fn used(&self) -> usize {
+        (self.sequences * self.visible) as usize
+    }
+}
+
+/// Operands of `f`: step parameters that mean a legal step, random floats. Of an entry's pools the rows that the step sees
+/// are random, others poison.
 ///
 /// # Errors
 /// A type of unknown size.
 pub(super) fn operands(f: &Function, syms: &SymValues, seed: u64) -> Result<Vec<Tensor>, EvalError> {
-    let shape_of = |name: &str| f.param_named(name).map(|p| concrete(f.ty(p), syms)).transpose();
-    let sequences = shape_of(param::TABLE)?.map_or(1, |s| s[0].max(1)) as i64;
+    let rows = Rows::of(f, syms)?;
     let one = |p: glmc_ir::entities::Value| {
         let ty = f.ty(p);
         let k = named(&f.value_name(p));
         let shape = concrete(ty, syms)?;
         let n: usize = shape.iter().product();
-        // One sequence: its tokens in order. Several: a first token of each.
         let ints = |of: &dyn Fn(i64) -> i64| Ok(Tensor::i(shape.clone(), (0..n as i64).map(of).collect()));
         match (f.value_name(p).as_str(), ty.elem) {
-            _ if ty.state && f.entry => Tensor::poison(ty, syms),
-            (param::SEQ, Elem::I32) => ints(&|i| if sequences > 1 { i % sequences } else { 0 }),
-            (param::LEN, Elem::I32) => ints(&|i| if sequences > 1 { 1 } else { i + 1 }),
-            (param::TABLE, Elem::I32) => {
-                let width = (n as i64 / sequences).max(1);
-                ints(&|i| if sequences > 1 { i / width } else { i })
+            _ if ty.state && f.entry => {
+                let mut pool = Tensor::poison(ty, syms)?;
+                let used = n / shape.first().copied().unwrap_or(1).max(1) * rows.used();
+                if let Data::F(v) = &mut pool.data {
+                    v.iter_mut().take(used).zip(0..).for_each(|(x, i)| *x = float(seed ^ k, i));
+                }
+                Ok(pool)
             }
+            (param::SEQ, Elem::I32) => ints(&|i| rows.sequence(i)),
+            (param::LEN, Elem::I32) => ints(&|i| rows.position(i) + 1),
+            (param::POS, Elem::I32) => ints(&|i| rows.position(i)),
+            (param::ROW, Elem::I32) => ints(&|i| rows.row(i)),
+            (param::TABLE, Elem::I32) => ints(&|i| i),
             (param::TOKENS, Elem::I32) => ints(&|i| (i * 5 + seed as i64 * 3) % 16),
             (param::OUT, Elem::I32) => ints(&|_| 0),
             (_, Elem::I32) => ints(&|i| i % (shape.last().copied().unwrap_or(1).max(1) as i64)),
@@ -119,11 +187,11 @@ fn named(name: &str) -> u64 {
 
 /// The largest difference of two lists of results as a share of each result's size. Poison equals poison; integers
 /// differ infinitely.
-pub(super) fn apart(a: &[Tensor], b: &[Tensor]) -> f64 {
+pub(super) fn apart(a: &[&Tensor], b: &[&Tensor]) -> f64 {
     if a.len() != b.len() {
         return f64::INFINITY;
     }
-    let one = |(a, b): (&Tensor, &Tensor)| match (&a.data, &b.data) {
+    let one = |(a, b): (&&Tensor, &&Tensor)| match (&a.data, &b.data) {
         (Data::F(x), Data::F(y)) if a.shape == b.shape => {
             let size = y.iter().filter(|y| y.is_finite()).fold(1e-30, |m: f64, y| m.max(y.abs()));
             let far = |(x, y): (&f64, &f64)| match (x == y || x.is_nan() && y.is_nan(), (x - y).abs() / size) {
@@ -140,11 +208,11 @@ pub(super) fn apart(a: &[Tensor], b: &[Tensor]) -> f64 {
 }
 
 /// Whether any number of a result is one.
-pub(super) fn has_numbers(all: &[Tensor]) -> bool {
+pub(super) fn has_numbers(all: &[&Tensor]) -> bool {
     let any = |t: &Tensor| match &t.data {
         Data::F(v) => v.iter().any(|x| x.is_finite() && *x != 0.0),
         Data::I(v) => !v.is_empty(),
         Data::Q(..) => false,
     };
-    all.iter().any(any)
+    all.iter().any(|t| any(t))
 }

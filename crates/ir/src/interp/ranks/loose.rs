@@ -81,8 +81,9 @@ pub(super) fn as_the_op_sees(op: &Op, types: &[&TensorType]) -> Vec<TensorType> 
 }
 
 /// Local types that agree on the size of each dim that is one dim of one size in the whole: stored blocks have the say,
-/// then earlier operands. So a kernel takes its sizes from one operand and walks the others by them.
-pub(super) fn agreed(rule: &DimRule, types: &[&TensorType], local: &mut [TensorType]) {
+/// then earlier operands. So a kernel takes its sizes from one operand and walks the others by them. Along `apart` each
+/// has its own.
+pub(super) fn agreed(rule: &DimRule, apart: Option<usize>, types: &[&TensorType], local: &mut [TensorType]) {
     let mut sizes: Vec<(usize, &Extent, Option<u64>)> = Vec::new();
     let stored = |t: &TensorType| matches!(t.elem, Elem::Quant(_));
     let mut order: Vec<usize> = (0..local.len()).collect();
@@ -90,6 +91,9 @@ pub(super) fn agreed(rule: &DimRule, types: &[&TensorType], local: &mut [TensorT
     for i in order {
         let (Some(labels), Some(ty)) = (rule.args.get(i), types.get(i)) else { continue };
         for ((dim, whole), label) in local[i].dims.iter_mut().zip(&ty.dims).zip(labels) {
+            if Some(*label) == apart {
+                continue;
+            }
             let n = dim.extent.as_const();
             match sizes.iter().find(|(l, e, _)| l == label && e.same_size(&whole.extent)) {
                 None => sizes.push((*label, &whole.extent, n)),

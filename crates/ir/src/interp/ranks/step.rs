@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::World;
 use super::loose::{Rules, agreed, as_the_op_sees, seen_as};
 use crate::op::Op;
-use crate::placement::{DimRule, Role, local_op, strip};
+use crate::placement::{DimRule, Role, local_op, own_parts, strip};
 use crate::tensor::{Data, EvalError, Tensor, concrete};
 use crate::ty::{SymValues, TensorType};
 
@@ -52,7 +52,7 @@ pub(crate) fn eval_on(
     let seen: Vec<Tensor>;
     let seen_refs: Vec<&Tensor>;
     let args = if ignored {
-        agreed(&rule, types, &mut local);
+        agreed(&rule, own_parts(op, &rule), types, &mut local);
         seen = local.iter().zip(args).map(|(l, t)| seen_as(t, l)).collect::<Result<_, _>>()?;
         seen_refs = seen.iter().collect();
         seen_refs.as_slice()
