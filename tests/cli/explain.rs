@@ -89,7 +89,11 @@ fn check_says_what_was_compared() {
     let names: Vec<&str> = passes.iter().map(|p| p["pass"].as_str().unwrap()).collect();
     let wanted = ["canonicalise", "rotate", "specialise", "saturate", "prune", "shard", "schedule"];
     assert_eq!(names, wanted);
-    assert!(passes.iter().all(|p| p["comparisons"].as_u64() >= Some(4)), "{json}");
+    let n = |p: &serde_json::Value, key: &str| p[key].as_u64().unwrap_or_else(|| panic!("no {key}: {json}"));
+    // Each function is run, or is as it was; one rank leaves nothing to place.
+    assert!(passes.iter().all(|p| n(p, "functions") + n(p, "unchanged") >= 4), "{json}");
+    assert!(passes.iter().all(|p| n(p, "comparisons") == 2 * n(p, "functions")), "{json}");
+    assert!(n(&passes[3], "unchanged") == 0 && n(&passes[5], "functions") == 0, "{json}");
     assert_eq!(json["checked"]["other_rewrites"], serde_json::json!([]));
     let text = glmc(&["compile", s(&tiny()), "-o", s(&plan), "--ctx", "256", "--max-batch", "1", "--check"]).ok().out;
     assert!(text.contains("checked in exact arithmetic") && text.contains("are those of the plan"), "{text}");

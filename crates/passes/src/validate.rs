@@ -2,9 +2,10 @@
 //! it must compute what stood before, in Real arithmetic. `glmc compile --check` is this.
 //!
 //! A model of full size cannot be interpreted, its functions can: [`shrink`] keeps their ops, element types and
-//! structure, and takes one layer of each kind. Saturation decides by the costs of the sizes that the small ones stand
-//! for, so it takes the rewrites of the real compilation; [`Checked::rules`] says which, for the caller to compare.
-//! Placement and scheduling decide anew.
+//! structure, and takes one layer of each kind. Saturation and placement decide by the costs of the sizes that the small
+//! ones stand for. So saturation takes the rewrites of the real compilation ([`Checked::rules`] says which, for the caller to
+//! compare), and placement splits what small blocks let it. Scheduling decides anew. What a pass leaves as it was is not run
+//! again.
 
 mod numbers;
 mod ran;

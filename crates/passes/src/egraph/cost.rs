@@ -24,7 +24,7 @@ pub struct Machine {
     /// Values of the symbols; those that are missing have their bounds.
     pub syms: SymValues,
     /// Where a module is the small stand-in of another one, the sizes that its sizes stand for; costs are of those.
-    stands_for: Sizes,
+    pub(crate) stands_for: Sizes,
 }
 
 impl Machine {

@@ -64,12 +64,8 @@ impl Shard {
             return Err(Diagnostic::new("already-placed", "the module is placed on a mesh already"));
         }
         let target = &self.machine.target;
-        let mut syms = self.machine.syms.clone();
-        for (s, bound) in &m.syms {
-            let n = syms.get(s).or_else(|| syms.get(&s.base())).unwrap_or(*bound).min(*bound);
-            syms.0.insert(s.clone(), n);
-        }
-        let mut world = World::new(target, AXIS, syms);
+        let mut world = World::new(target, AXIS, self.machine.nominal(m));
+        world.stands_for = self.machine.stands_for.clone();
         world.sub |= cx.asks("cut", Cut::SubBlock.name());
         let cuts = Cuts::decide(m, &world, cx)?;
         let device = &target.device;

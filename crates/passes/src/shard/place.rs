@@ -14,6 +14,7 @@ use glmc_ir::ty::{Axis, Dim, Elem, PendingKind, Split, SymValues, TensorType};
 use crate::cost::{Exchange, Spread, launch_seconds};
 use crate::lower::single;
 use crate::target::Target;
+use crate::validate::shrink::Sizes;
 
 /// Where a value lies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -67,6 +68,8 @@ pub struct World<'t> {
     /// Whether rows may be cut inside blocks, into forms that keep sub-blocks apart. A processor's kernels read them about
     /// as fast; a GPU's fast ones read whole blocks, so there it takes someone who asks.
     pub sub: bool,
+    /// The sizes that those of the module stand for: what is allowed is asked of its own, costs are of these.
+    pub stands_for: Sizes,
 }
 
 impl<'t> World<'t> {
@@ -74,7 +77,12 @@ impl<'t> World<'t> {
     pub fn new(target: &'t Target, axis: &str, syms: SymValues) -> Self {
         let axis = Axis::from(axis);
         let mesh = Mesh::from([(axis.clone(), u64::from(target.ranks))]);
-        World { target, mesh, axis, syms, sub: target.arch == "cpu" }
+        World { target, mesh, axis, syms, sub: target.arch == "cpu", stands_for: Sizes::default() }
+    }
+
+    /// The same for the sizes that these stand for, if they do.
+    fn full(&self) -> Option<Self> {
+        (!self.stands_for.0.is_empty()).then(|| World { stands_for: Sizes::default(), ..self.clone() })
     }
 
     /// `dim` split in units of `unit`.
@@ -138,6 +146,9 @@ impl<'t> World<'t> {
 
     /// Bytes that the largest rank keeps of a weight or pool.
     pub fn held(&self, t: &TensorType) -> u64 {
+        if let Some(full) = self.full() {
+            return full.held(&self.stands_for.ty(t));
+        }
         largest_bytes(t, &self.mesh, &self.syms).unwrap_or(u64::MAX)
     }
 
@@ -147,6 +158,10 @@ impl<'t> World<'t> {
     /// Readers find the rows of a pool that every rank holds by its table: there a `gather` is a view, and what is keys
     /// and values at once is read once. Rows that ranks hold in parts are gathered, as `lower` does.
     pub fn seconds(&self, op: &Op, args: &[TensorType], results: &[TensorType], again: &[bool]) -> f64 {
+        if let Some(full) = self.full() {
+            let of = |ts: &[TensorType]| ts.iter().map(|t| self.stands_for.ty(t)).collect::<Vec<_>>();
+            return full.seconds(&self.stands_for.op(op), &of(args), &of(results), again);
+        }
         if matches!(op, Op::Reshape(_) | Op::Piece(_) | Op::Dequant(_)) {
             return 0.0;
         }
@@ -215,6 +230,7 @@ impl<'t> World<'t> {
     pub fn move_seconds(&self, f: &Function, v: Value, from: Place, to: Place) -> f64 {
         let t = strip(f.ty(v));
         let seconds = self.conversion_seconds(&t, from, to);
+        let t = self.stands_for.ty(&t);
         if from == to || from != Place::Whole || !rows_of_a_pool(f, v) {
             return seconds;
         }
@@ -224,6 +240,9 @@ impl<'t> World<'t> {
 
     /// Seconds of taking a value of type `t` from one place to another; infinite if nothing does.
     pub fn conversion_seconds(&self, t: &TensorType, from: Place, to: Place) -> f64 {
+        if let Some(full) = self.full() {
+            return full.conversion_seconds(&self.stands_for.ty(t), from, to);
+        }
         // What the back ends carry; anything else is a weight as stored, or a view of one.
         let movable = !t.state && matches!(t.elem, Elem::F32 | Elem::I32);
         let op = self.conversion(from, to).filter(|_| movable);
