@@ -34,6 +34,13 @@ pub(super) fn refusal(job: &Job<'_>, limits: &Limits, refused: &TooLarge) -> Res
             None => format!("; the {asked} rows of --cache take {bytes} bytes of it"),
         };
     }
+    // Arenas and what travels grow with the tokens of a prefill step, which the target states.
+    if limits.chunk > 64 {
+        message += &format!(
+            "; steps of {} tokens need much of it: `chunk` of the target file makes them smaller",
+            limits.chunk
+        );
+    }
     let subject = Some(format!("rank {}", refused.rank));
     Ok(CliError { subject, ..CliError::usage("too-large", message).class("memory").of(job.file) })
 }

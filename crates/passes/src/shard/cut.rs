@@ -75,6 +75,8 @@ struct Free {
 pub struct Cuts {
     settled: HashMap<(FuncId, Value), (Cut, bool)>,
     forced: Vec<Cut>,
+    /// What was asked of all and cannot be had of these, by the names of their decisions.
+    unfit: Vec<String>,
 }
 
 impl Cuts {
@@ -108,6 +110,7 @@ impl Cuts {
                 if exact || cut == Cut::Refuse {
                     return Err(d);
                 }
+                cuts.unfit.push(decision_name(m, f, v));
                 wanted.push((cut, d));
             } else if cut != Cut::Replicate && !cuts.forced.contains(&cut) {
                 cuts.forced.push(cut);
@@ -162,7 +165,8 @@ impl Cuts {
         m: &Module,
         world: &World<'_>,
         placed: &[(FuncId, Value, TensorType)],
-    ) -> Result<(), Diagnostic> {
+    ) -> Result<Vec<String>, Diagnostic> {
+        let mut others = self.unfit.clone();
         let mut open: Vec<Cut> = self.forced.iter().copied().filter(|c| *c != Cut::Refuse).collect();
         for (func, v, t) in placed {
             let Some((cut, exact)) = self.settled.get(&(*func, *v)) else { continue };
@@ -173,12 +177,20 @@ impl Cuts {
                 let what = format!("`cut:{}.{}={}`: the readers leave it {t}", f.name, name(m, f, *v), cut.name());
                 return Err(Diagnostic::new("cut-refused", what));
             }
+            if has != *cut && *cut != Cut::Replicate {
+                others.push(decision_name(m, &m.funcs[*func], *v));
+            }
         }
         match open.first() {
             Some(c) => Err(Diagnostic::new("cut-refused", format!("`cut={}`: no reader lets it be cut so", c.name()))),
-            None => Ok(()),
+            None => Ok(others),
         }
     }
+}
+
+/// The name of a weight or pool of `f` in a decision.
+fn decision_name(m: &Module, f: &Function, v: Value) -> String {
+    format!("{}.{}", f.name, name(m, f, v))
 }
 
 fn name(m: &Module, f: &Function, v: Value) -> String {

@@ -81,7 +81,10 @@ impl Shard {
         if !fits {
             tracing::debug!(bytes, "no placement fits the memory of a rank");
         }
-        cuts.kept(m, &world, &report::placed_values(&search, &taken))?;
+        let others = cuts.kept(m, &world, &report::placed_values(&search, &taken))?;
+        if !others.is_empty() && !cx.brief() {
+            tracing::warn!("what was forced of all weights cannot be had, or is not read so, of {}", others.join(", "));
+        }
         let mut insert = Insert::new(&search);
         let called = called(m);
         for (id, f) in &m.funcs {
