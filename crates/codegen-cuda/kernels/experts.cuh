@@ -1,7 +1,7 @@
 // Experts over many tokens: the choices are listed by expert, then each expert's rows meet its choices in tiles.
 #pragma once
 #include "scan.cuh"
-#include "tile.cuh"
+#include "tensor.cuh"
 
 // Lists of choices by expert, in order of choice: starts[e] .. starts[e + 1] of `list`. One block; a warp an expert
 // at a time, so that the order is the same in every run. Choices of no expert get zeros, of an unknown one NaN.
@@ -57,15 +57,14 @@ GLMC_DEVICE void fill_unchosen(const typename C::Arguments& args) {
 }
 
 // Blocks: x over row tiles, y over experts; a block walks the tiles of its expert's choices.
-// Config further: SLOTS, PER_SLOT.
+// Config further: those of tensor.cuh, SLOTS, PER_SLOT.
 template <class C>
 GLMC_DEVICE void expert_tiles(const typename C::Arguments& args) {
-  constexpr u32 COLUMNS = C::MATH::COLUMNS;
-  GLMC_SHARED(u64, x, 0);
-  GLMC_SHARED(u64, y, 8 * COLUMNS);
-  GLMC_SHARED(u8, shared, 16 * COLUMNS);
-  u32 row = glmc_block_x() * TILE_ROWS, expert = glmc_block_y();
-  u32 rows = C::ROWS - row < TILE_ROWS ? C::ROWS - row : TILE_ROWS;
+  constexpr u32 COLUMNS = C::COLUMNS, ROWS = 128 * C::M;
+  GLMC_SHARED(u64, y, TileMemory<C>::Y);
+  GLMC_SHARED(u32, vectors, TileMemory<C>::VECTORS);
+  u32 row = glmc_block_x() * ROWS, expert = glmc_block_y();
+  TileRows rows = {u64(expert) * C::ROWS * C::V::K, row, C::ROWS - row < ROWS ? C::ROWS - row : ROWS};
   glmc_launch_wait();
   glmc_launch_trigger();
   if (expert == 0) fill_unchosen<C>(args);
@@ -73,13 +72,12 @@ GLMC_DEVICE void expert_tiles(const typename C::Arguments& args) {
   for (u32 from = begin; from < end; from += COLUMNS) {
     u32 columns = end - from < COLUMNS ? end - from : COLUMNS;
     glmc_sync();
-    for (u32 i = glmc_thread(); i < columns; i += glmc_threads()) {
-      u32 c = C::list(args)[from + i];
-      x[i] = u64(C::PER_SLOT ? c : c / C::SLOTS) * C::K;
+    for (u32 i = glmc_thread(); i < COLUMNS; i += glmc_threads()) {
+      u32 c = C::list(args)[from + (i < columns ? i : columns - 1)];
+      vectors[i] = C::PER_SLOT ? c : c / C::SLOTS;
       y[i] = u64(c) * C::ROWS + row;
     }
     glmc_sync();
-    TileAt at = {(u64(expert) * C::ROWS + row) * C::K, rows, columns, x, y};
-    tile<C>(args, at, shared);
+    tensor_tile<C>(args, rows, columns, vectors, y);
   }
 }

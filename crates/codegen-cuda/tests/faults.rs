@@ -51,7 +51,7 @@ const FAULTS: [Fault; 25] = [
     ),
     fault("the last row skipped", "matmul", "tokens", "matmul.cuh", ["row < C::ROWS;", "row + 1 < C::ROWS;"]),
     fault("the last row skipped", "grouped_matmul", "[1, ", "grouped.cuh", ["row < C::ROWS;", "row + 1 < C::ROWS;"]),
-    fault("the tail of K not masked", "matmul", "x 65 x 129", "tile.cuh", ["if (k + e < end)", "if (k + e <= end)"]),
+    fault("the tail of K not masked", "matmul", "x 65 x 129", "split.cuh", ["if (k + e < end)", "if (k + e <= end)"]),
     fault(
         "a block's last barrier left out",
         "rms_norm",

@@ -17,7 +17,7 @@ mod product;
 mod rope;
 mod route;
 mod rows;
-mod tile;
+mod tensor;
 
 use cx::Cx;
 
