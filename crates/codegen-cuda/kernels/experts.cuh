@@ -60,7 +60,7 @@ GLMC_DEVICE void fill_unchosen(const typename C::Arguments& args) {
 // Config further: those of tensor.cuh, SLOTS, PER_SLOT.
 template <class C>
 GLMC_DEVICE void expert_tiles(const typename C::Arguments& args) {
-  constexpr u32 COLUMNS = C::COLUMNS, ROWS = 128 * C::M;
+  constexpr u32 COLUMNS = C::COLUMNS, ROWS = 64 * C::M;
   GLMC_SHARED(u64, y, TileMemory<C>::Y);
   GLMC_SHARED(u32, vectors, TileMemory<C>::VECTORS);
   u32 row = glmc_block_x() * ROWS, expert = glmc_block_y();

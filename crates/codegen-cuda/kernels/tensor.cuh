@@ -1,5 +1,5 @@
-// Matrices against many vectors (columns) on tensor cores, sums in f32. A block of 8 warps makes 128 M rows by COLUMNS
-// columns, a warp 16 M rows of all columns. 32 of the summed index at a time go through shared memory: columns, split by
+// Matrices against many vectors (columns) on tensor cores, sums in f32. A block of 8 warps makes 64 M rows by COLUMNS
+// columns: four warps share the rows, and two of each quarter take turns at 16 columns. 32 of the summed index at a time go through shared memory: columns, split by
 // a launch before (split.cuh), by asynchronous copies some steps ahead; weights are loaded a step ahead and decoded into
 // one of two buffers while the tensor cores read the other. Each 32 (or 16) products are summed on their own and then
 // added to the total, so that what tensor cores lose in adding stays small.
@@ -24,25 +24,28 @@ struct TileRows {
 template <class L, u64 UNITS, u32 K, u32 M>
 struct Codes {
   static constexpr bool PAIRS = L::HALVES, MIN = L::MIN;
-  static constexpr u32 PLANES = 1, ROWS = 128 * M;
+  static constexpr u32 PLANES = 1, ROWS = 64 * M;
   struct Held {
     Raw raw;
-    u32 run;
   };
-  // Rows past the last one repeat it; they are not written.
-  GLMC_DEVICE static void load(const u8* base, const TileRows& t, u32 step, Held& h) {
+  // The first unit of the thread's row. Rows past the last one repeat it; they are not written.
+  GLMC_DEVICE static u32 place(const TileRows& t) {
+    u32 row = glmc_thread() < t.rows ? glmc_thread() : t.rows - 1;
+    return u32(t.matrix / 32) + (t.row + row) * (K / 32);
+  }
+  GLMC_DEVICE static void load(const u8* base, const TileRows&, u32 place, u32 step, Held& h) {
     Planes p;
     find_planes<L>(base, UNITS, p);
-    u32 row = glmc_thread() < t.rows ? glmc_thread() : t.rows - 1;
-    u64 unit = t.matrix / 32 + u64(t.row + row) * (K / 32) + step;
-    h.raw = L::load(p, unit);
-    h.run = u32(unit % 8);
+    U4 header = h.raw.b;
+    h.raw = L::load(p, u64(place) + step);
+    // Eight units share a header; the load that is not needed is left out.
+    if (MIN && K % 256 == 0 && step % 8) h.raw.b = header;
   }
-  GLMC_DEVICE static void store(const Held& h, u8* lines, f32* scales) {
+  GLMC_DEVICE static void store(const Held& h, u32 place, u32 step, u8* lines, f32* scales) {
     constexpr u32 LESS = 0x6400u + (L::SIGNED ? 128u : L::BIAS);
     u32 row = glmc_thread();
     if (row >= ROWS) return;
-    Unit u = L::unpack(h.raw, h.run);
+    Unit u = L::unpack(h.raw, (place + step) % 8);
 #pragma unroll
     for (u32 c = 0; c < 4; ++c) {
       u32 a = u.codes[2 * c], b = u.codes[2 * c + 1];
@@ -62,11 +65,12 @@ struct Codes {
 template <class Q, u32 RUN, u32 K, u32 INNER, u32 M>
 struct Floats {
   static constexpr bool PAIRS = false, MIN = false;
-  static constexpr u32 PLANES = 2, ROWS = 128 * M, RUNS = 2 * M, PLANE = ROWS * LINE;
+  static constexpr u32 PLANES = 2, ROWS = 64 * M, RUNS = M, PLANE = ROWS * LINE;
   struct Held {
     f32 v[RUNS][8];
   };
-  GLMC_DEVICE static void load(const u8* base, const TileRows& t, u32 step, Held& h) {
+  GLMC_DEVICE static u32 place(const TileRows&) { return 0; }
+  GLMC_DEVICE static void load(const u8* base, const TileRows& t, u32, u32 step, Held& h) {
 #pragma unroll
     for (u32 i = 0; i < RUNS; ++i) {
 #pragma unroll
@@ -91,7 +95,7 @@ struct Floats {
       }
     }
   }
-  GLMC_DEVICE static void store(Held& h, u8* lines, f32* scales) {
+  GLMC_DEVICE static void store(Held& h, u32, u32, u8* lines, f32* scales) {
 #pragma unroll
     for (u32 i = 0; i < RUNS; ++i) {
       if constexpr (INNER == 1) {
@@ -132,83 +136,82 @@ struct Floats {
 // Shared memory of a block in bytes; the generator counts the same.
 template <class C>
 struct TileMemory {
-  static constexpr u32 ROWS = 128 * C::M, X_PLANE = C::COLUMNS * LINE, X_STAGE = C::V::PARTS * X_PLANE;
+  static constexpr u32 ROWS = 64 * C::M, X_PLANE = C::COLUMNS * LINE, X_STAGE = C::V::PARTS * X_PLANE;
   static constexpr u32 W_STAGE = C::W::PLANES * ROWS * LINE, X = 0, W = TILE_STAGES * X_STAGE;
   static constexpr u32 SCALES = W + 2 * W_STAGE, SCALE_STAGE = 2 * ROWS;
   static constexpr u32 SUMS = SCALES + 8 * SCALE_STAGE, Y = SUMS + 8 * C::COLUMNS, VECTORS = Y + 8 * C::COLUMNS;
+  static constexpr u32 INVERSES = VECTORS + 4 * C::COLUMNS;
 };
 
-// The products of a step added to the totals of a warp.
-template <class C>
-GLMC_DEVICE void multiply(const u8* x, const u8* w, const f32* scales, const f32* sums, u32 columns,
-                          f32 (&total)[C::M][C::COLUMNS / 8][4]) {
+// A warp's first row, and which of its quarter's columns it takes.
+template <u32 M>
+GLMC_DEVICE u32 tile_row() {
+  return glmc_warp() % 4 * 16 * M;
+}
+GLMC_DEVICE u32 tile_side() { return glmc_warp() / 4; }
+
+// Products of KS pieces of 16 of the summed index, from piece `from` on, added to the totals of a warp by `scales`, a
+// float a row; with WITH_MIN also `min` times the columns' sums.
+template <class C, u32 KS, bool WITH_MIN>
+GLMC_DEVICE void multiply(const u8* x, const u8* w, u32 from, const f32* scales, const f32* min, const f32* sums,
+                          u32 columns, f32 (&total)[C::M][C::COLUMNS / 16][4]) {
   typedef TileMemory<C> S;
-  typedef typename C::W W;
-  constexpr u32 M = C::M, PARTS = C::V::PARTS;
-  u32 lane = glmc_lane(), first = glmc_warp() * 16 * M, g = lane / 4, j = lane % 4 * 2;
-  u32 a[M][2][W::PLANES][4];
-  f32 scale[M][2], other[M][2];
+  constexpr u32 M = C::M, PLANES = C::W::PLANES;
+  u32 lane = glmc_lane(), first = tile_row<M>(), side = tile_side(), g = lane / 4, j = lane % 4 * 2;
+  u32 a[M][KS][PLANES][4];
+  f32 scale[M][2], less[M][2];
 #pragma unroll
   for (u32 m = 0; m < M; ++m) {
 #pragma unroll
-    for (u32 k = 0; k < 2; ++k)
+    for (u32 k = 0; k < KS; ++k)
 #pragma unroll
-      for (u32 plane = 0; plane < W::PLANES; ++plane)
-        glmc_load_matrices(a[m][k][plane],
-                           w + plane * S::ROWS * LINE + chunk_at(first + 16 * m + lane % 16, 2 * k + lane / 16));
+      for (u32 plane = 0; plane < PLANES; ++plane)
+        glmc_load_matrices(
+            a[m][k][plane],
+            w + plane * S::ROWS * LINE + chunk_at(first + 16 * m + lane % 16, 2 * (from + k) + lane / 16));
 #pragma unroll
     for (u32 h = 0; h < 2; ++h) {
       u32 row = first + 16 * m + 8 * h + g;
       scale[m][h] = scales[row];
-      other[m][h] = W::PAIRS || W::MIN ? scales[S::ROWS + row] : 0.0f;
+      less[m][h] = WITH_MIN ? min[row] : 0.0f;
     }
   }
 #pragma unroll
-  for (u32 p = 0; p < C::COLUMNS / 16; ++p) {
+  for (u32 i = 0; i < C::COLUMNS / 32; ++i) {
     // Past the last column nothing is computed; the branch also keeps registers few.
-    if (16 * p >= columns) continue;
+    u32 column = 32 * i + 16 * side;
+    if (column >= columns) continue;
     f32 acc[M][2][4] = {};
-    auto add = [&](const f32 (&factor)[M][2], bool with_min) {
 #pragma unroll
-      for (u32 n = 0; n < 2; ++n) {
-        f32 s[2] = {0.0f, 0.0f};
-        if (with_min) {
-          U2 two = load8(reinterpret_cast<const u8*>(sums + 16 * p + 8 * n + j));
-          s[0] = glmc_bits_to_float(two.x), s[1] = glmc_bits_to_float(two.y);
-        }
+    for (u32 k = 0; k < KS; ++k)
 #pragma unroll
-        for (u32 m = 0; m < M; ++m)
-#pragma unroll
-          for (u32 e = 0; e < 4; ++e) {
-            f32& t = total[m][2 * p + n][e];
-            t = glmc_fma(factor[m][e / 2], acc[m][n][e], t);
-            if (with_min) t = glmc_fma(other[m][e / 2], s[e % 2], t);
-            acc[m][n][e] = 0.0f;
-          }
-      }
-    };
-#pragma unroll
-    for (u32 k = 0; k < 2; ++k) {
-#pragma unroll
-      for (u32 part = 0; part < PARTS; ++part) {
-        u32 b[4];
-        glmc_load_matrices(b, x + part * S::X_PLANE + chunk_at(16 * p + lane / 16 * 8 + lane % 8, 2 * k + lane / 8 % 2));
+      for (u32 part = 0; part < C::V::PARTS; ++part) {
+        u32 b[4], line = column + lane / 16 * 8 + lane % 8;
+        glmc_load_matrices(b, x + part * S::X_PLANE + chunk_at(line, 2 * (from + k) + lane / 8 % 2));
         // What is left of both is too small to matter.
 #pragma unroll
-        for (u32 plane = 0; plane < W::PLANES - (W::PLANES > 1 ? part : 0); ++plane)
+        for (u32 plane = 0; plane < PLANES - (PLANES > 1 ? part : 0); ++plane)
 #pragma unroll
           for (u32 m = 0; m < M; ++m)
 #pragma unroll
             for (u32 n = 0; n < 2; ++n) {
-              u32 of[2] = {b[2 * n], b[2 * n + 1]};
-              glmc_mma_f16(acc[m][n], a[m][k][plane], of);
+              u32 two[2] = {b[2 * n], b[2 * n + 1]};
+              glmc_mma_f16(acc[m][n], a[m][k][plane], two);
             }
       }
-      // Sixteen weights have a scale of their own.
-      if (W::PAIRS && k == 0) add(scale, false);
+#pragma unroll
+    for (u32 n = 0; n < 2; ++n) {
+      U2 sum = {0, 0};
+      if (WITH_MIN) sum = load8(reinterpret_cast<const u8*>(sums + column + 8 * n + j));
+#pragma unroll
+      for (u32 m = 0; m < M; ++m)
+#pragma unroll
+        for (u32 e = 0; e < 4; ++e) {
+          f32& t = total[m][2 * i + n][e];
+          t = glmc_fma(scale[m][e / 2], acc[m][n][e], t);
+          if (WITH_MIN) t = glmc_fma(less[m][e / 2], glmc_bits_to_float(e % 2 ? sum.y : sum.x), t);
+        }
     }
-    if (W::PAIRS) add(other, false);
-    else add(scale, W::MIN);
   }
 }
 
@@ -225,15 +228,16 @@ GLMC_DEVICE void tensor_tile(const typename C::Arguments& args, const TileRows& 
   GLMC_SHARED(u8, w, S::W);
   GLMC_SHARED(f32, scales, S::SCALES);
   GLMC_SHARED(f32, sums, S::SUMS);
-  u32 all = (columns + 15) / 16 * 16, column[COPIES], mine = vectors[glmc_thread() % C::COLUMNS];
-#pragma unroll
-  for (u32 i = 0; i < COPIES; ++i) column[i] = vectors[glmc_thread() / 4 + 64 * i];
+  GLMC_SHARED(f32, inverses, S::INVERSES);
+  // Read behind the barrier of the first step.
+  if (glmc_thread() < C::COLUMNS) inverses[glmc_thread()] = V::inverse(args)[vectors[glmc_thread()]];
   auto copy = [&](u32 step) {
 #pragma unroll
     for (u32 i = 0; i < COPIES; ++i) {
       u32 c = glmc_thread() / 4 + 64 * i, chunk = glmc_thread() % 4;
-      if (step >= STEPS || c >= all) continue;
-      u64 from = (u64(column[i]) * (V::PADDED / 8) + step * 4 + chunk) * 16;
+      // Sixteen columns are multiplied at once.
+      if (step >= STEPS || c / 16 * 16 >= columns) continue;
+      u64 from = (u64(vectors[c]) * (V::PADDED / 8) + step * 4 + chunk) * 16;
 #pragma unroll
       for (u32 part = 0; part < V::PARTS; ++part)
         glmc_copy16(x + step % TILE_STAGES * S::X_STAGE + part * S::X_PLANE + chunk_at(c, chunk),
@@ -241,17 +245,18 @@ GLMC_DEVICE void tensor_tile(const typename C::Arguments& args, const TileRows& 
     }
     glmc_copy_commit();
   };
-  typename W::Held held;
+  u32 place = W::place(t);
+  typename W::Held held = {};
   f32 sum = 0.0f;
   auto load = [&](u32 step) {
     if (step >= STEPS) return;
-    W::load(C::w(args), t, step, held);
-    if (W::MIN) sum = V::sums(args)[u64(mine) * STEPS + step];
+    W::load(C::w(args), t, place, step, held);
+    if (W::MIN && glmc_thread() < C::COLUMNS) sum = V::sums(args)[u64(vectors[glmc_thread()]) * STEPS + step];
   };
   auto store = [&](u32 step) {
     if (step >= STEPS) return;
     u32 buffer = step % 2;
-    W::store(held, w + buffer * S::W_STAGE, scales + buffer * S::SCALE_STAGE);
+    W::store(held, place, step, w + buffer * S::W_STAGE, scales + buffer * S::SCALE_STAGE);
     if (W::MIN && glmc_thread() < C::COLUMNS) sums[buffer * C::COLUMNS + glmc_thread()] = sum;
   };
   copy(0);
@@ -259,32 +264,41 @@ GLMC_DEVICE void tensor_tile(const typename C::Arguments& args, const TileRows& 
   load(0);
   store(0);
   load(1);
-  f32 total[C::M][C::COLUMNS / 8][4] = {};
-  u32 row = glmc_warp() * 16 * C::M + glmc_lane() / 4;
+  f32 total[C::M][C::COLUMNS / 16][4] = {};
+  u32 row = tile_row<C::M>() + glmc_lane() / 4;
   for (u32 step = 0; step < STEPS; ++step) {
     glmc_copy_wait<1>();
     glmc_sync();
     copy(step + 2);
     store(step + 1);
     load(step + 2);
-    u32 buffer = step % 2;
-    if (glmc_warp() * 16 * C::M < t.rows)
-      multiply<C>(x + step % TILE_STAGES * S::X_STAGE, w + buffer * S::W_STAGE, scales + buffer * S::SCALE_STAGE,
-                  sums + buffer * C::COLUMNS, columns, total);
+    // Rows past the last one are nobody's.
+    if (tile_row<C::M>() >= t.rows) continue;
+    const u8 *xs = x + step % TILE_STAGES * S::X_STAGE, *ws = w + step % 2 * S::W_STAGE;
+    const f32 *scale = scales + step % 2 * S::SCALE_STAGE, *second = scale + S::ROWS, *sum_of = sums + step % 2 * C::COLUMNS;
+    if constexpr (W::PAIRS) {
+      // Sixteen weights have a scale of their own.
+      multiply<C, 1, false>(xs, ws, 0, scale, nullptr, nullptr, columns, total);
+      multiply<C, 1, false>(xs, ws, 1, second, nullptr, nullptr, columns, total);
+    } else {
+      multiply<C, 2, W::MIN>(xs, ws, 0, scale, second, sum_of, columns, total);
+    }
   }
   glmc_copy_wait_all();
+  u32 left = row < t.rows ? t.rows - row : 0;
 #pragma unroll
-  for (u32 n = 0; n < C::COLUMNS / 8; ++n)
+  for (u32 n = 0; n < C::COLUMNS / 16; ++n)
 #pragma unroll
     for (u32 e = 0; e < 2; ++e) {
-      u32 c = 8 * n + glmc_lane() % 4 * 2 + e;
+      u32 c = 32 * (n / 2) + 16 * tile_side() + 8 * (n % 2) + glmc_lane() % 4 * 2 + e;
       if (c >= columns) continue;
-      f32 inverse = V::inverse(args)[vectors[c]];
+      f32 inverse = inverses[c];
+      u8* to = args.y + (y[c] + row) * C::PUT::BYTES;
 #pragma unroll
       for (u32 m = 0; m < C::M; ++m)
 #pragma unroll
         for (u32 h = 0; h < 2; ++h)
-          if (row + 16 * m + 8 * h < t.rows) C::PUT::put(args.y, y[c] + row + 16 * m + 8 * h, total[m][n][2 * h + e] * inverse);
+          if (16 * m + 8 * h < left) C::PUT::put(to, 16 * m + 8 * h, total[m][n][2 * h + e] * inverse);
     }
 }
 
@@ -292,7 +306,7 @@ GLMC_DEVICE void tensor_tile(const typename C::Arguments& args, const TileRows& 
 // Config further: FREE, BATCHES, YSTEP, YFIRST, tokens(args).
 template <class C>
 GLMC_DEVICE void matmul_tensor(const typename C::Arguments& args, u32 block) {
-  constexpr u32 ROWS = 128 * C::M, TILES = (C::FREE + ROWS - 1) / ROWS;
+  constexpr u32 ROWS = 64 * C::M, TILES = (C::FREE + ROWS - 1) / ROWS;
   GLMC_SHARED(u64, y, TileMemory<C>::Y);
   GLMC_SHARED(u32, vectors, TileMemory<C>::VECTORS);
   glmc_launch_wait();

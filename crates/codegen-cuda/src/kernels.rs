@@ -27,7 +27,7 @@ files! {
     "quant/iq3.cuh", "quant/iq4.cuh", "quant/tq.cuh", "quant/fp4.cuh", "quant/q1_0.cuh", "quant/sub.cuh", "quant/run.cuh",
     "quant/lane.cuh", "activation.cuh", "gemv.cuh", "read.cuh", "repack.cuh", "split.cuh", "tensor.cuh", "experts.cuh",
     "scan.cuh", "elementwise.cuh", "norm.cuh", "matmul.cuh", "grouped.cuh", "gather.cuh", "pieces.cuh", "rope.cuh", "rows.cuh",
-    "synth.cuh", "route.cuh", "indexer.cuh", "topk.cuh", "attention.cuh", "order.cuh", "merge.cuh", "exchange.cuh",
+    "synth.cuh", "route.cuh", "indexer.cuh", "topk.cuh", "attention.cuh", "attention_tiles.cuh", "order.cuh", "merge.cuh", "exchange.cuh",
     "links.cuh",
 }
 

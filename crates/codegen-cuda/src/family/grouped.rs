@@ -66,7 +66,7 @@ fn by_expert(cx: &Cx<'_>, tile: Tile) -> Result<Draft, GenerateError> {
         entries: vec![
             entry("lists", "list_choices<Config>(args);", [1, 1, 1], 1024, 4 * experts + 160),
             split.entry,
-            Entry { blocks: tile.resident(), ..tiles },
+            Entry { blocks: tile.resident(&[matrix]), ..tiles },
         ],
         scratch: split.end,
         loose: true,

@@ -261,13 +261,7 @@ fn matrix(cx: &Cx<'_>, e: &Einsum, forms: &[Rows]) -> Result<Draft, GenerateErro
 }
 
 /// `tensor`.
-fn many(
-    cx: &Cx<'_>,
-    e: &Einsum,
-    forms: &[Rows],
-    tile: Tile,
-    matrices: &[Matrix<'_>],
-) -> Result<Draft, GenerateError> {
+fn many(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], tile: Tile, matrices: &[Matrix<'_>]) -> Result<Draft, GenerateError> {
     let (offsets, total) = joined(cx, e);
     let (x, tokens, batches) = (&cx.inputs[0], &forms[0].tokens, forms[0].batches);
     let most = cx.bound(tokens).unwrap_or(0);
@@ -291,7 +285,7 @@ fn many(
     let across = most.div_ceil(tile.columns).clamp(1, 65_535);
     let blocks: u64 = counts.iter().sum();
     let mut tiles = Entry::only(call, [blocks, across, 1], THREADS, tile.bytes(matrices));
-    tiles.blocks = tile.resident();
+    tiles.blocks = tile.resident(matrices);
     Ok(Draft {
         includes: vec!["tensor.cuh"],
         tables: split.text,

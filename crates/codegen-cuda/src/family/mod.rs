@@ -2,6 +2,7 @@
 //! best, and the constants, functors and launch shapes of the chosen one. Device code is in `kernels/`.
 
 mod attention;
+mod attention_tiles;
 mod cx;
 mod elementwise;
 mod gather;

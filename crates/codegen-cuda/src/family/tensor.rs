@@ -52,6 +52,11 @@ impl Matrix<'_> {
         if self.w.lane().is_some() && self.run() == 1 {
             return Err(format!("{} is in the lane layout, its rows are read by element", self.w.ident));
         }
+        // Units are counted in 32 bits.
+        let elems = self.w.ty.elems(&Default::default()).unwrap_or(u64::MAX);
+        if self.codes() && elems / 32 > u64::from(u32::MAX) {
+            return Err(format!("{} has {elems} elements", self.w.ident));
+        }
         Ok(())
     }
 }
@@ -68,18 +73,18 @@ pub(super) struct Tile {
 
 impl Tile {
     pub(super) fn rows(self) -> u64 {
-        128 * self.m
+        64 * self.m
     }
 
     /// Bytes of shared memory, as `TileMemory` lays them out.
     fn shared(self, planes: u64) -> u64 {
         let x = 3 * self.parts * self.columns * LINE;
-        x + 2 * planes * self.rows() * LINE + 8 * 2 * self.rows() + (8 + 8 + 4) * self.columns
+        x + 2 * planes * self.rows() * LINE + 8 * 2 * self.rows() + (8 + 8 + 4 + 4) * self.columns
     }
 
     /// Blocks that a multiprocessor is to hold: what registers allow.
-    pub(super) fn resident(self) -> u32 {
-        if self.m * self.columns <= 64 { 2 } else { 1 }
+    pub(super) fn resident(self, list: &[Matrix<'_>]) -> u32 {
+        if self.m * self.columns <= 128 && list.iter().all(Matrix::codes) { 2 } else { 1 }
     }
 
     /// The cheapest tile for these matrices against `columns` vectors each: waves of blocks, and a step of each.
@@ -87,19 +92,21 @@ impl Tile {
         let parts = if cx.request.options.activations == Activations::BF16 { 1 } else { 2 };
         let machine = u64::from(cx.request.options.multiprocessors());
         let most = u64::from(cx.request.arch.shared_per_block());
+        let planes = list.iter().map(Matrix::planes).max().unwrap_or(1);
+        // What registers hold beside weights in two planes, or minima; from sm_100 on the compiler takes some more.
+        let minima = list.iter().any(Matrix::has_min) && cx.request.arch.number() >= 100;
+        let sums = if planes > 1 || minima { 256 } else { 512 };
         let mut best: Option<(f64, Tile)> = None;
-        for m in [2, 1] {
+        for m in [4, 2] {
             for tile in [128, 64].map(|columns| Tile { m, columns, parts }) {
-                let planes = list.iter().map(Matrix::planes).max().unwrap_or(1);
-                // Weights in two planes take registers that the largest tile does not have.
-                if tile.shared(planes) > most || planes * m * tile.columns > 256 {
+                if tile.shared(planes) > most || m * tile.columns > sums {
                     continue;
                 }
                 let across = columns.div_ceil(tile.columns).max(1);
                 let blocks: u64 = list.iter().map(|w| w.count * w.rows.div_ceil(tile.rows())).sum::<u64>() * across;
-                let together = u64::from(tile.resident());
+                let together = u64::from(tile.resident(list));
                 let used = columns.clamp(1, tile.columns) as f64;
-                let step = 10.0 * m as f64 + parts as f64 * m as f64 * used + 40.0;
+                let step = (5 * m) as f64 + (parts * m) as f64 * used / 2.0 + 40.0;
                 let cost = (blocks.div_ceil(machine * together) * together) as f64 * step;
                 if best.is_none_or(|(least, _)| cost < least) {
                     best = Some((cost, tile));
