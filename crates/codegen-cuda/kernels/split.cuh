@@ -1,8 +1,9 @@
 // Vectors as sums of halves, for tensor cores: planes of the first terms, and of what is left, of each vector's
-// elements, PADDED of them, those past K zero. A vector is first scaled by a power of two, so that its largest element is
+// elements, PADDED of them, those past K zero; by pieces of 32 elements, then by vector, so that neighbouring vectors are
+// read together. A vector is first scaled by a power of two, so that its largest element is
 // near 2^15 and nothing is lost at either end.
 //
-// Vectors: X, K, RUN, PADDED, PARTS (planes), SUMS (whether of 32 scaled elements), vectors(args), x(args),
+// Vectors: X, K, RUN, PADDED, COUNT (most vectors), PARTS (planes), SUMS (whether of 32 scaled elements), vectors(args), x(args),
 // halves(args, part), inverse(args), sums(args).
 #pragma once
 #include "quant/run.cuh"
@@ -72,7 +73,7 @@ GLMC_DEVICE void split_vectors(const A& args) {
   glmc_launch_trigger();
   u32 count = V::vectors(args), step = 8 * glmc_threads();
   for (u32 n = glmc_block_x(); n < count; n += glmc_grid_x()) {
-    u64 from = u64(n) * V::K, to = u64(n) * V::PADDED;
+    u64 from = u64(n) * V::K;
     u32 most = 0;
     for (u32 k = 8 * glmc_thread(); k < V::K; k += step) {
       f32 v[8];
@@ -84,6 +85,7 @@ GLMC_DEVICE void split_vectors(const A& args) {
     // Whole warps: lanes add what they hold of 32 elements.
     for (u32 base = 0; base < V::PADDED; base += step) {
       u32 k = base + 8 * glmc_thread();
+      u64 piece = u64(k / 32) * V::COUNT + n;
       f32 x[8], sum = 0.0f;
       read_eight<typename V::X, V::RUN>(V::x(args), from, k, V::K, x);
 #pragma unroll
@@ -96,12 +98,12 @@ GLMC_DEVICE void split_vectors(const A& args) {
         U4 halves = take_half(x);
 #pragma unroll
         for (u32 e = 0; e < 8; ++e) sum += before[e] - x[e];
-        if (k < V::PADDED) *reinterpret_cast<U4*>(V::halves(args, part) + 2 * (to + k)) = halves;
+        if (k < V::PADDED) *reinterpret_cast<U4*>(V::halves(args, part) + 64 * piece + 2 * (k % 32)) = halves;
       }
       if (!V::SUMS) continue;
       sum += glmc_shuffle_xor(sum, 1);
       sum += glmc_shuffle_xor(sum, 2);
-      if (k < V::PADDED && glmc_lane() % 4 == 0) V::sums(args)[(to + k) / 32] = sum;
+      if (k < V::PADDED && glmc_lane() % 4 == 0) V::sums(args)[piece] = sum;
     }
   }
 }

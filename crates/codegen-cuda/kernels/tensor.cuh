@@ -237,7 +237,7 @@ GLMC_DEVICE void tensor_tile(const typename C::Arguments& args, const TileRows& 
       u32 c = glmc_thread() / 4 + 64 * i, chunk = glmc_thread() % 4;
       // Sixteen columns are multiplied at once.
       if (step >= STEPS || c / 16 * 16 >= columns) continue;
-      u64 from = (u64(vectors[c]) * (V::PADDED / 8) + step * 4 + chunk) * 16;
+      u64 from = (u64(step) * V::COUNT + vectors[c]) * LINE + chunk * 16;
 #pragma unroll
       for (u32 part = 0; part < V::PARTS; ++part)
         glmc_copy16(x + step % TILE_STAGES * S::X_STAGE + part * S::X_PLANE + chunk_at(c, chunk),
@@ -251,13 +251,18 @@ GLMC_DEVICE void tensor_tile(const typename C::Arguments& args, const TileRows& 
   auto load = [&](u32 step) {
     if (step >= STEPS) return;
     W::load(C::w(args), t, place, step, held);
-    if (W::MIN && glmc_thread() < C::COLUMNS) sum = V::sums(args)[u64(vectors[glmc_thread()]) * STEPS + step];
+    if (W::MIN && glmc_thread() < C::COLUMNS) sum = V::sums(args)[u64(step) * V::COUNT + vectors[glmc_thread()]];
   };
   auto store = [&](u32 step) {
     if (step >= STEPS) return;
     u32 buffer = step % 2;
     W::store(held, place, step, w + buffer * S::W_STAGE, scales + buffer * S::SCALE_STAGE);
     if (W::MIN && glmc_thread() < C::COLUMNS) sums[buffer * C::COLUMNS + glmc_thread()] = sum;
+  };
+  auto prepare = [&](u32 step) {
+    copy(step + 2);
+    store(step + 1);
+    load(step + 2);
   };
   copy(0);
   copy(1);
@@ -269,20 +274,23 @@ GLMC_DEVICE void tensor_tile(const typename C::Arguments& args, const TileRows& 
   for (u32 step = 0; step < STEPS; ++step) {
     glmc_copy_wait<1>();
     glmc_sync();
-    copy(step + 2);
-    store(step + 1);
-    load(step + 2);
+    // One of the two warps that share a scheduler prepares what comes while the other keeps the tensor cores busy.
+    bool before = tile_side() == 0;
+    if (before) prepare(step);
     // Rows past the last one are nobody's.
-    if (tile_row<C::M>() >= t.rows) continue;
-    const u8 *xs = x + step % TILE_STAGES * S::X_STAGE, *ws = w + step % 2 * S::W_STAGE;
-    const f32 *scale = scales + step % 2 * S::SCALE_STAGE, *second = scale + S::ROWS, *sum_of = sums + step % 2 * C::COLUMNS;
-    if constexpr (W::PAIRS) {
-      // Sixteen weights have a scale of their own.
-      multiply<C, 1, false>(xs, ws, 0, scale, nullptr, nullptr, columns, total);
-      multiply<C, 1, false>(xs, ws, 1, second, nullptr, nullptr, columns, total);
-    } else {
-      multiply<C, 2, W::MIN>(xs, ws, 0, scale, second, sum_of, columns, total);
+    if (tile_row<C::M>() < t.rows) {
+      const u8 *xs = x + step % TILE_STAGES * S::X_STAGE, *ws = w + step % 2 * S::W_STAGE;
+      const f32 *scale = scales + step % 2 * S::SCALE_STAGE, *second = scale + S::ROWS;
+      const f32* sum_of = sums + step % 2 * C::COLUMNS;
+      if constexpr (W::PAIRS) {
+        // Sixteen weights have a scale of their own.
+        multiply<C, 1, false>(xs, ws, 0, scale, nullptr, nullptr, columns, total);
+        multiply<C, 1, false>(xs, ws, 1, second, nullptr, nullptr, columns, total);
+      } else {
+        multiply<C, 2, W::MIN>(xs, ws, 0, scale, second, sum_of, columns, total);
+      }
     }
+    if (!before) prepare(step);
   }
   glmc_copy_wait_all();
   u32 left = row < t.rows ? t.rows - row : 0;

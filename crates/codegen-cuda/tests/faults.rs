@@ -247,7 +247,7 @@ const IN_LANES: [Fault; 13] = [
         "grouped_matmul",
         "q4_K [20, 256]",
         "experts.cuh",
-        ["y[i] = u64(c) * C::ROWS + row;", "y[i] = u64(c ^ 1) * C::ROWS + row;"],
+        ["y[n] = u64(c) * C::ROWS + row;", "y[n] = u64(c ^ 1) * C::ROWS + row;"],
     ),
     fault("no id is an expert", "grouped_gate_up", "q8_0", "gemv.cuh", ["id < 0 ? 0.0f", "id < 0 ? 1.0f"]),
     fault(

@@ -31,8 +31,11 @@ fn by_expert(cx: &Cx<'_>, tile: Tile) -> Result<Draft, GenerateError> {
     }
     let _ = writeln!(m, "  static constexpr bool PER_SLOT = {};", x.ty.rank() == 3);
     let _ = writeln!(m, "  GLMC_DEVICE static u32 choices(const Args& args) {{ return {}; }}", cx.size(&ids.ty.dims));
-    let starts = (4 * (experts + 1)).next_multiple_of(256);
-    for (name, at) in [("starts", 0), ("list", starts)] {
+    // Each expert's last tile may be partly filled.
+    let most_tiles = (experts.min(choices) + choices / tile.columns).max(1);
+    let list = (4 * (experts + 1)).next_multiple_of(256);
+    let tiles = (list + 4 * choices.max(1)).next_multiple_of(256);
+    for (name, at) in [("starts", 0), ("list", list), ("tiles", tiles)] {
         let _ = writeln!(
             m,
             "  GLMC_DEVICE static u32* {name}(const Args& args) {{\n    return reinterpret_cast<u32*>(args.scratch + \
@@ -41,7 +44,7 @@ fn by_expert(cx: &Cx<'_>, tile: Tile) -> Result<Draft, GenerateError> {
     }
     let of = &x.ty.dims[..x.ty.rank() - 1];
     let vectors = cx.bound(of).unwrap_or(0);
-    let split = Split::new(x, &[matrix], tile, vectors, &cx.size(of), starts + 4 * choices.max(1));
+    let split = Split::new(x, &[matrix], tile, vectors, &cx.size(of), tiles + 4 + 8 * most_tiles);
     let mut includes = cx.decoders(&[x, w]);
     includes.push("experts.cuh");
     let entry = |suffix: &str, call: &str, grid, threads, shared| Entry {
@@ -52,10 +55,10 @@ fn by_expert(cx: &Cx<'_>, tile: Tile) -> Result<Draft, GenerateError> {
         blocks: 1,
         shared,
     };
-    let tiles = entry(
+    let multiply = entry(
         "tiles",
         "expert_tiles<Config>(args);",
-        [rows.div_ceil(tile.rows()), experts, 1],
+        [rows.div_ceil(tile.rows()), most_tiles.min(65_535), 1],
         THREADS,
         tile.bytes(&[matrix]),
     );
@@ -66,7 +69,7 @@ fn by_expert(cx: &Cx<'_>, tile: Tile) -> Result<Draft, GenerateError> {
         entries: vec![
             entry("lists", "list_choices<Config>(args);", [1, 1, 1], 1024, 4 * experts + 160),
             split.entry,
-            Entry { blocks: tile.resident(&[matrix]), ..tiles },
+            Entry { blocks: tile.resident(&[matrix]), ..multiply },
         ],
         scratch: split.end,
         loose: true,

@@ -93,9 +93,8 @@ impl Tile {
         let machine = u64::from(cx.request.options.multiprocessors());
         let most = u64::from(cx.request.arch.shared_per_block());
         let planes = list.iter().map(Matrix::planes).max().unwrap_or(1);
-        // What registers hold beside weights in two planes, or minima; from sm_100 on the compiler takes some more.
-        let minima = list.iter().any(Matrix::has_min) && cx.request.arch.number() >= 100;
-        let sums = if planes > 1 || minima { 256 } else { 512 };
+        // What registers hold beside weights in two planes; from sm_100 on the compiler takes some more.
+        let sums = if planes > 1 || cx.request.arch.number() >= 100 { 256 } else { 512 };
         let mut best: Option<(f64, Tile)> = None;
         for m in [4, 2] {
             for tile in [128, 64].map(|columns| Tile { m, columns, parts }) {
@@ -168,7 +167,7 @@ impl Split {
         let floats = [("inverse", place(true, 4 * bound)), ("sums", place(sums, bound * padded / STEP * 4))];
         let mut t = format!("struct Vectors {{\n  typedef {} X;\n", x.decoder());
         let run = if k % 8 == 0 { 8 } else { 1 };
-        for (name, value) in [("K", k), ("RUN", run), ("PADDED", padded), ("PARTS", tile.parts)] {
+        for (name, value) in [("K", k), ("RUN", run), ("PADDED", padded), ("COUNT", bound), ("PARTS", tile.parts)] {
             let _ = writeln!(t, "  static constexpr u32 {name} = {value};");
         }
         let _ = writeln!(t, "  static constexpr bool SUMS = {sums};");
