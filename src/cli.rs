@@ -114,6 +114,10 @@ pub(crate) struct DeviceArgs {
     /// On a GPU, launch each step alone and wait for it: slow, but an error names the step
     #[arg(long)]
     pub(crate) eager: bool,
+    /// How products on a GPU may round activations: exact (not so that it shows), or fast (to 8 bits for up to 8
+    /// tokens, to bf16 for more)
+    #[arg(long, value_name = "HOW", default_value = crate::cmd::device::PRECISION, value_parser = crate::cmd::device::parse_precision)]
+    pub(crate) activations: glmc_codegen_cuda::program::Precision,
     /// NVRTC library, or its folder [default: GLMC_NVRTC, CUDA toolkits, Python wheels, the system's loader]
     #[arg(long, value_name = "PATH")]
     pub(crate) nvrtc: Option<PathBuf>,
@@ -130,7 +134,15 @@ pub(crate) struct FaultArgs {
 impl Default for DeviceArgs {
     fn default() -> Self {
         let step_timeout = std::time::Duration::from_secs(10);
-        DeviceArgs { device: None, map: None, collectives: Default::default(), step_timeout, eager: false, nvrtc: None }
+        DeviceArgs {
+            device: None,
+            map: None,
+            collectives: Default::default(),
+            step_timeout,
+            eager: false,
+            activations: Default::default(),
+            nvrtc: None,
+        }
     }
 }
 
@@ -382,6 +394,9 @@ pub(crate) struct BenchArgs {
     /// Machine to compile for, when PLAN is a GGUF file
     #[arg(long, value_name = "TARGET")]
     pub(crate) target: Option<String>,
+    /// How products on a GPU may round activations: exact, or fast
+    #[arg(long, value_name = "HOW", default_value = crate::cmd::device::PRECISION, value_parser = crate::cmd::device::parse_precision)]
+    pub(crate) activations: glmc_codegen_cuda::program::Precision,
     /// Write what ran when in a decode step, as Chrome trace events, for ui.perfetto.dev
     #[arg(long, value_name = "FILE", requires = "plan")]
     pub(crate) trace: Option<PathBuf>,

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use glmc_codegen_cuda::Activations;
-use glmc_codegen_cuda::program::{Choices, Program, ProgramError};
+use glmc_codegen_cuda::program::{Choices, Precision, Program, ProgramError};
 use glmc_ir::plan::Plan;
 use glmc_runtime::device::cuda::{CudaDevice, CudaOptions, Driver, WeightSource};
 use glmc_runtime::engine::Engine;
@@ -51,6 +51,18 @@ pub(crate) fn parse_where(text: &str) -> Result<Where, String> {
     super::gpu::parse_device(text)
         .map(Where::Cuda)
         .map_err(|_| format!("`{text}` is no device: cpu, cuda:0, cuda:1, .."))
+}
+
+/// What `--activations` is where nothing is said.
+pub(crate) const PRECISION: &str = "exact";
+
+/// `exact` or `fast`.
+pub(crate) fn parse_precision(text: &str) -> Result<Precision, String> {
+    match text {
+        "exact" => Ok(Precision::Exact),
+        "fast" => Ok(Precision::Fast),
+        _ => Err(format!("`{text}` is no way to round activations: exact, fast")),
+    }
 }
 
 impl From<ProgramError> for CliError {
@@ -114,9 +126,9 @@ impl Opened {
         })
     }
 
-    /// How its products round activations.
-    pub(crate) fn activations(&self) -> Activations {
-        if self.is_cpu() { Activations::F32 } else { Choices::default().activations }
+    /// How coarsely its products round activations.
+    pub(crate) fn activations(&self, args: &DeviceArgs) -> Activations {
+        if self.is_cpu() { Activations::F32 } else { args.activations.coarsest() }
     }
 
     /// All GPUs as those that are there, no more than there are ranks.
@@ -174,7 +186,8 @@ pub(crate) fn gpu_device(
 ) -> Result<(CudaDevice, Value), CliError> {
     let start = Instant::now();
     let info = gpu.context.info();
-    let choices = Choices { multiprocessors: Some(info.multiprocessors), ..Choices::default() };
+    let multiprocessors = Some(info.multiprocessors);
+    let choices = Choices { precision: args.activations, multiprocessors, ..Choices::default() };
     let program = Program::new(&loaded.plan, gpu.arch, &choices)?;
     let kernels = gpu.load(&program.kernels, UNIT, quiet)?;
     let kernels_s = start.elapsed().as_secs_f64();

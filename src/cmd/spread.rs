@@ -153,7 +153,8 @@ pub(super) fn group(
     let small_bytes =
         if used > 1 && !library { Some(super::measure::small_bytes(&used_gpus, args.collectives)?) } else { None };
     let multiprocessors = Some(first.context.info().multiprocessors);
-    let choices = Choices { multiprocessors, small_bytes, library, ..Choices::default() };
+    let precision = args.activations;
+    let choices = Choices { precision, multiprocessors, small_bytes, library, ..Choices::default() };
     let Spread { kernels, devices, .. } = Spread::new(&loaded.plan, first.arch, &choices, &map)?;
     let probe = links::probe();
     let mut members = Vec::new();

@@ -148,6 +148,8 @@ GLMC_DEVICE i32 glmc_dp4a_us(u32 a, u32 b, i32 c) {
   return d;
 }
 
+GLMC_DEVICE u32 glmc_shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+
 // d += a * b, fragments as in the PTX manual (m16n8k16, row by column).
 GLMC_DEVICE void glmc_mma_bf16(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
   asm volatile(
@@ -162,6 +164,26 @@ GLMC_DEVICE void glmc_mma_f16(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Four matrices of 8 by 8 halves out of shared memory: lane 8 m + i names row i of matrix m (16 bytes), and gets of each
+// the entries (lane / 4, 2 (lane % 4)) and the next one; `transposed` of each matrix' transpose.
+GLMC_DEVICE void glmc_load_matrices(u32 (&d)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(glmc_shared_address(row)));
+}
+GLMC_DEVICE void glmc_load_transposed(u32 (&d)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(glmc_shared_address(row)));
+}
+// Bytes 2 i and 2 i + 1 of a word as two halves, each less the half in `less`; exact where the differences are.
+GLMC_DEVICE u32 glmc_byte_halves(u32 word, u32 i, u32 less) {
+  // 1024 plus a byte is the half with that byte in its mantissa.
+  u32 d, h = __byte_perm(word, 0x64646464u, i ? 0x4342u : 0x4140u);
+  asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(h), "r"(less));
+  return d;
+}
+
 // Sixteen bytes that are read once: no L1 line, a wide L2 sector.
 GLMC_DEVICE U4 glmc_load_stream(const void* p) {
   U4 v;
@@ -171,13 +193,16 @@ GLMC_DEVICE U4 glmc_load_stream(const void* p) {
   return v;
 }
 
-GLMC_DEVICE u32 glmc_shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
-
 // Asynchronous copies of 16 bytes to shared memory, in groups.
 GLMC_DEVICE void glmc_copy16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(glmc_shared_address(to)), "l"(from) : "memory");
 }
 GLMC_DEVICE void glmc_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most GROUPS of the latest groups are under way.
+template <u32 GROUPS>
+GLMC_DEVICE void glmc_copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
 GLMC_DEVICE void glmc_copy_wait_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
 // Bulk copies to shared memory that complete on a barrier in shared memory; sm_90 and later. Addresses and sizes are

@@ -25,9 +25,9 @@ files! {
     "quant/common.cuh", "quant/float.cuh", "quant/q4_0.cuh", "quant/q5_0.cuh", "quant/q8_0.cuh", "quant/q2_k.cuh",
     "quant/q3_k.cuh", "quant/q4_k.cuh", "quant/q5_k.cuh", "quant/q6_k.cuh", "quant/iq1.cuh", "quant/iq2.cuh",
     "quant/iq3.cuh", "quant/iq4.cuh", "quant/tq.cuh", "quant/fp4.cuh", "quant/q1_0.cuh", "quant/sub.cuh", "quant/run.cuh",
-    "quant/lane.cuh", "activation.cuh", "gemv.cuh", "read.cuh", "repack.cuh", "tile.cuh", "experts.cuh",
+    "quant/lane.cuh", "activation.cuh", "gemv.cuh", "read.cuh", "repack.cuh", "split.cuh", "tensor.cuh", "experts.cuh",
     "scan.cuh", "elementwise.cuh", "norm.cuh", "matmul.cuh", "grouped.cuh", "gather.cuh", "pieces.cuh", "rope.cuh", "rows.cuh",
-    "synth.cuh", "route.cuh", "indexer.cuh", "topk.cuh", "attention.cuh", "order.cuh", "merge.cuh", "exchange.cuh",
+    "synth.cuh", "route.cuh", "indexer.cuh", "topk.cuh", "attention.cuh", "attention_tiles.cuh", "order.cuh", "merge.cuh", "exchange.cuh",
     "links.cuh",
 }
 

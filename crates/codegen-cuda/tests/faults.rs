@@ -33,7 +33,7 @@ const fn fault(
     Fault { what, contract, cases, header, from, to }
 }
 
-const FAULTS: [Fault; 25] = [
+const FAULTS: [Fault; 29] = [
     fault(
         "the nibbles of the first byte of a block exchanged",
         "matmul",
@@ -51,7 +51,7 @@ const FAULTS: [Fault; 25] = [
     ),
     fault("the last row skipped", "matmul", "tokens", "matmul.cuh", ["row < C::ROWS;", "row + 1 < C::ROWS;"]),
     fault("the last row skipped", "grouped_matmul", "[1, ", "grouped.cuh", ["row < C::ROWS;", "row + 1 < C::ROWS;"]),
-    fault("the tail of K not masked", "matmul", "x 65 x 129", "tile.cuh", ["if (k + e < end)", "if (k + e <= end)"]),
+    fault("the tail of K not masked", "matmul", "x 65 x 129", "split.cuh", ["if (k + e < end)", "if (k + e <= end)"]),
     fault(
         "a block's last barrier left out",
         "rms_norm",
@@ -145,11 +145,39 @@ const FAULTS: [Fault; 25] = [
         ["place[i] = C::place(args, u64", "place[i] = i32(u64"],
     ),
     fault("gate without its gate", "gate_up", "", "prim.cuh", ["return x * sigmoid(x);", "return x;"]),
+    fault(
+        "old sums of a tile not shrunk",
+        "attention",
+        "33 tokens",
+        "attention_tiles.cuh",
+        ["glmc_fma(out[4 * wide + n][e], shrink[e / 2],", "glmc_fma(out[4 * wide + n][e], 1.0f,"],
+    ),
+    fault(
+        "what is left of queries and weights forgotten",
+        "attention",
+        "20 tokens",
+        "attention_tiles.cuh",
+        ["of < 2 - part;", "of < 1;"],
+    ),
+    fault(
+        "a tile's last key not seen",
+        "attention",
+        "70 tokens",
+        "attention_tiles.cuh",
+        ["s < limit[e / 2] &&", "s + 1 < limit[e / 2] &&"],
+    ),
+    fault(
+        "a row's element of the next",
+        "matmul",
+        "qsc,hcn->qshn",
+        "tensor.cuh",
+        ["K + k) * INNER + r % INNER", "K + k) * INNER + (r ^ 1) % INNER"],
+    ),
     fault("negative ids are row 0", "gather", "", "gather.cuh", ["if (id >= 0) {", "{ id = id < 0 ? 0 : id;"]),
 ];
 
 /// Faults in the kernels of the lane layout; `cases` is a part of the check's name.
-const IN_LANES: [Fault; 8] = [
+const IN_LANES: [Fault; 13] = [
     fault(
         "a scale of the next block",
         "matmul",
@@ -188,6 +216,38 @@ const IN_LANES: [Fault; 8] = [
         "q8_0",
         "gemv.cuh",
         ["s.batch * C::FOLD + s.slot - first)", "(s.batch * C::FOLD + s.slot - first + 31) % 32)"],
+    ),
+    fault(
+        "the scale of the next row",
+        "matmul",
+        "q8_0 [20, 512]",
+        "tensor.cuh",
+        ["scale[m][h] = scales[row];", "scale[m][h] = scales[row ^ 1];"],
+    ),
+    fault(
+        "what is left of vectors forgotten",
+        "matmul",
+        "q6_K [20, 512]",
+        "tensor.cuh",
+        [
+            "for (u32 part = 0; part < C::V::PARTS; ++part) {\n        u32 b",
+            "for (u32 part = 0; part < 1; ++part) {\n        u32 b",
+        ],
+    ),
+    fault("minima forgotten", "matmul", "q4_K [20, 512]", "tensor.cuh", ["if (WITH_MIN) t =", "if (false) t ="]),
+    fault(
+        "sums of what is left forgotten",
+        "matmul",
+        "q5_K [20, 512]",
+        "split.cuh",
+        ["sum += before[e] - x[e];", "sum += part ? 0.0f : before[e] - x[e];"],
+    ),
+    fault(
+        "the result of the next choice",
+        "grouped_matmul",
+        "q4_K [20, 256]",
+        "experts.cuh",
+        ["y[n] = u64(c) * C::ROWS + row;", "y[n] = u64(c ^ 1) * C::ROWS + row;"],
     ),
     fault("no id is an expert", "grouped_gate_up", "q8_0", "gemv.cuh", ["id < 0 ? 0.0f", "id < 0 ? 1.0f"]),
     fault(
@@ -257,7 +317,9 @@ fn every_fault_planted_in_the_lane_kernels_is_found() {
     find(&IN_LANES, |f| {
         let of = |c: &&Check| c.case.kernel.name() == f.contract && c.what.contains(f.cases);
         let lane = |c: &&Check| c.options.activations == Activations::F32 && c.in_lanes();
-        let taken = |c: &&Check| c.kernel(Arch::Sm90).is_ok_and(|k| k.body.contains("gemv_lane<"));
+        let tiles = ["tensor.cuh", "split.cuh", "experts.cuh"].contains(&f.header);
+        let templates: &[&str] = if tiles { &["matmul_tensor<", "expert_tiles<"] } else { &["gemv_lane<"] };
+        let taken = |c: &&Check| c.kernel(Arch::Sm90).is_ok_and(|k| templates.iter().any(|t| k.body.contains(t)));
         all.iter().filter(of).filter(lane).filter(taken).take(4).cloned().collect()
     });
 }

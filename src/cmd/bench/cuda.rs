@@ -54,7 +54,8 @@ pub(super) fn measure(job: &Job, args: &BenchArgs, index: usize) -> Result<Measu
     let machine = Machine::of_gpu(&gpu)?;
     note("ceilings", start);
     let start = Instant::now();
-    let choices = Choices { multiprocessors: Some(gpu.context.info().multiprocessors), ..Choices::default() };
+    let multiprocessors = Some(gpu.context.info().multiprocessors);
+    let choices = Choices { precision: args.activations, multiprocessors, ..Choices::default() };
     let mut program = Program::new(plan, gpu.arch, &choices)?;
     if let Some(rank) = job.rank {
         program = program.alone(plan, rank)?;

@@ -181,7 +181,7 @@ impl<'p> Judge<'p> {
                 continue;
             }
             let judged = self.launches.judge(at, i, step);
-            let bound = self.rounding.at(step).launch();
+            let bound = self.rounding.at(step, &at.phase.bounds()).launch();
             for o in self.outcomes[from..].iter_mut().filter(|o| o.step == i) {
                 match &judged {
                     Ok(offs) => {

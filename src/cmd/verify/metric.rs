@@ -1,9 +1,11 @@
 //! How far two values are apart, and how far they may be: the one table of `docs/numerics.md`.
 
 use glmc_codegen_cuda::Activations;
+use glmc_codegen_cuda::program::FEW_ROWS;
 use glmc_ir::kernel::Kernel;
 use glmc_ir::plan::{Mem, Step};
 use glmc_ir::tensor::{Data, Tensor};
+use glmc_ir::ty::SymValues;
 
 /// How coarsely a device rounds what enters its products.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -33,8 +35,8 @@ impl Rounding {
         }
     }
 
-    /// That of a step, on a device whose coarsest is this one.
-    pub(super) fn at(self, step: &Step) -> Rounding {
+    /// That of a step in a phase of these bounds, on a device whose coarsest is this one.
+    pub(super) fn at(self, step: &Step, bounds: &SymValues) -> Rounding {
         let weights = step.args.iter().any(|a| matches!(a.mem, Mem::Weight(_)));
         match step.kernel {
             Kernel::Matmul(_)
@@ -44,7 +46,9 @@ impl Rounding {
             | Kernel::GroupedDown(_)
                 if weights =>
             {
-                self
+                // Only few rows are rounded to 8 bits.
+                let rows = step.args.first().and_then(|a| a.ty.shape(bounds)?.first().copied());
+                if rows.is_some_and(|n| n > FEW_ROWS) { self.min(Rounding::Bf16) } else { self }
             }
             Kernel::Matmul(_)
             | Kernel::Attention(_)

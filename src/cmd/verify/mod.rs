@@ -68,7 +68,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
         None
     };
     super::put_fault(&args.fault, &mut loaded).map_err(at)?;
-    let rounding = Rounding::of(device.activations());
+    let rounding = Rounding::of(device.activations(&args.place));
     let mut progress = Stage::begin("verifying", args.json);
     let mut reference =
         Reference::open(kind, &plan, &device, &args.place, ids.len() as u64 + args.n, args.json).map_err(at)?;

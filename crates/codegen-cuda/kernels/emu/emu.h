@@ -65,6 +65,8 @@ struct Copy {
   void* to;
   const void* from;
   u32 bytes;
+  // Of those of a thread: which of its groups.
+  u32 group;
 };
 
 struct Thread {
@@ -72,6 +74,8 @@ struct Thread {
   u32 id;
   Fiber fiber;
   std::vector<Copy> copies;
+  // Groups of copies that are complete.
+  u32 groups;
 };
 
 struct Fragments {
@@ -207,6 +211,7 @@ inline void run_block() {
     t.state = State::READY;
     t.id = i;
     t.copies.clear();
+    t.groups = 0;
     t.fiber.start(thread_main);
   }
   for (u32 i = 0; i < block().warp.size(); ++i) {

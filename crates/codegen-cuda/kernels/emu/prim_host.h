@@ -144,6 +144,37 @@ GLMC_DEVICE void glmc_mma_f16(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2])
   emu::mma(d, a, b, [](u16 h) { return glmc_half_to_float(h); });
 }
 
+namespace emu {
+inline void load_matrices(u32 (&d)[4], const void* row, bool transposed) {
+  if (reinterpret_cast<u64>(row) % 16) fail("a row of a matrix at an address that is no multiple of 16");
+  Warp& w = warp();
+  u32 parity = w.parity, lane = block().now->id % 32;
+  memcpy(&w.mma[parity][lane].a, &row, sizeof row);
+  meet_warp("load_matrices");
+  for (u32 m = 0; m < 4; ++m) {
+    u16 v[2];
+    for (u32 e = 0; e < 2; ++e) {
+      u32 r = transposed ? 2 * (lane % 4) + e : lane / 4, c = transposed ? lane / 4 : 2 * (lane % 4) + e;
+      const u16* from;
+      memcpy(&from, &w.mma[parity][8 * m + r].a, sizeof from);
+      v[e] = from[c];
+    }
+    d[m] = v[0] | u32(v[1]) << 16;
+  }
+  // Nobody writes to the rows before all have read them.
+  meet_warp("load_matrices");
+}
+}  // namespace emu
+GLMC_DEVICE void glmc_load_matrices(u32 (&d)[4], const void* row) { emu::load_matrices(d, row, false); }
+GLMC_DEVICE void glmc_load_transposed(u32 (&d)[4], const void* row) { emu::load_matrices(d, row, true); }
+GLMC_DEVICE u32 glmc_byte_halves(u32 word, u32 i, u32 less) {
+  auto one = [&](u32 e) {
+    u16 h = u16(0x6400u | (word >> (16 * i + 8 * e) & 255u));
+    return glmc_float_to_half(glmc_half_to_float(h) - glmc_half_to_float(u16(less >> (16 * e))));
+  };
+  return one(0) | u32(one(1)) << 16;
+}
+
 GLMC_DEVICE bool emu_aligned(const void* p) { return reinterpret_cast<u64>(p) % 16 == 0; }
 GLMC_DEVICE U4 glmc_load_stream(const void* p) {
   if (!emu_aligned(p)) emu::fail("a 16-byte load at an address that is no multiple of 16");
@@ -152,13 +183,19 @@ GLMC_DEVICE U4 glmc_load_stream(const void* p) {
 
 GLMC_DEVICE void glmc_copy16(void* to, const void* from) {
   if (!emu_aligned(to) || !emu_aligned(from)) emu::fail("a 16-byte copy at an address that is no multiple of 16");
-  emu::block().now->copies.push_back({to, from, 16});
+  emu::block().now->copies.push_back({to, from, 16, emu::block().now->groups});
 }
-GLMC_DEVICE void glmc_copy_commit() {}
-GLMC_DEVICE void glmc_copy_wait_all() {
-  emu::land(emu::block().now->copies);
-  emu::block().now->copies.clear();
+GLMC_DEVICE void glmc_copy_commit() { ++emu::block().now->groups; }
+// Copies of groups that nobody awaits stay under way.
+template <u32 GROUPS>
+GLMC_DEVICE void glmc_copy_wait() {
+  std::vector<emu::Copy>& all = emu::block().now->copies;
+  u32 done = 0;
+  while (done < all.size() && all[done].group + GROUPS < emu::block().now->groups) ++done;
+  emu::land({all.begin(), all.begin() + done});
+  all.erase(all.begin(), all.begin() + done);
 }
+GLMC_DEVICE void glmc_copy_wait_all() { glmc_copy_wait<0>(); }
 
 GLMC_DEVICE void glmc_barrier_init(u64* bar) {
   *bar = emu::block().barrier.size();
@@ -175,7 +212,7 @@ GLMC_DEVICE void glmc_barrier_expect(u64* bar, u32 bytes) {
 }
 GLMC_DEVICE void glmc_bulk_copy(void* to, const void* from, u32 bytes, u64* bar) {
   if (!emu_aligned(to) || !emu_aligned(from) || bytes % 16) emu::fail("a bulk copy that is not in units of 16 bytes");
-  emu_barrier(bar).copies.push_back({to, from, bytes});
+  emu_barrier(bar).copies.push_back({to, from, bytes, 0});
 }
 GLMC_DEVICE void glmc_barrier_wait(u64* bar, u32 parity) {
   while ((emu_barrier(bar).phase & 1u) == parity) {

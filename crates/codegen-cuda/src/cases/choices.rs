@@ -9,13 +9,16 @@ use super::{In, Table, each_type, f32s};
 type AttentionSize = (u64, u64, u64, u64, &'static [u64], u64);
 
 pub(super) fn attention(t: &mut Table) {
-    let sizes: [AttentionSize; 6] = [
+    let sizes: [AttentionSize; 9] = [
         (1, 1, 1, 1, &[1], 1),
         (3, 2, 2, 5, &[7], 3),
         (5, 3, 1, 70, &[32, 8], 16),
         (2, 4, 3, 129, &[24, 2], 33),
         (9, 1, 1, 33, &[64], 64),
         (1, 8, 1, 300, &[96, 32], 64),
+        (20, 3, 1, 70, &[32, 8], 16),
+        (70, 2, 3, 33, &[24, 2], 33),
+        (33, 1, 1, 200, &[96, 32], 96),
     ];
     for (n, h, q, s, d, dv) in sizes {
         for (shared, selected, size) in

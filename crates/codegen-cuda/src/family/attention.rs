@@ -7,6 +7,7 @@ use glmc_ir::kernel::PagedAttentionKernel;
 use glmc_ir::ops::Attention;
 use glmc_ir::ty::{Dim, Elem, Extent, PendingKind};
 
+use super::attention_tiles::{self, Tiles};
 use super::cx::{Candidate, Cx, Draft, Entry, Part, choose, float};
 use crate::request::GenerateError;
 
@@ -21,7 +22,13 @@ const MERGE: u64 = 128;
 /// Most floats of the output that one thread may hold.
 const MOST_HELD: u64 = 32;
 
-/// One configuration.
+/// How queries meet keys.
+enum Way {
+    Scalar(Config),
+    Tiles(Tiles),
+}
+
+/// One configuration of blocks that take a token.
 struct Config {
     /// Heads of a block.
     heads: u64,
@@ -29,13 +36,13 @@ struct Config {
     threads: u64,
 }
 
-struct Sizes {
-    all_heads: u64,
-    qwidth: u64,
-    dv: u64,
+pub(super) struct Sizes {
+    pub(super) all_heads: u64,
+    pub(super) qwidth: u64,
+    pub(super) dv: u64,
     /// Words of the position bitmap; 0 without a selection.
-    words: u64,
-    list: u64,
+    pub(super) words: u64,
+    pub(super) list: u64,
     /// Keys of a tile.
     tile: u64,
     /// Rows of a tile that are looked up.
@@ -52,26 +59,26 @@ impl Sizes {
 }
 
 /// What a launch attends to.
-struct Operands<'a> {
-    queries: &'a [Part],
+pub(super) struct Operands<'a> {
+    pub(super) queries: &'a [Part],
     /// The keys of each part.
-    keys: Vec<Rows<'a>>,
-    v: Rows<'a>,
+    pub(super) keys: Vec<Rows<'a>>,
+    pub(super) v: Rows<'a>,
     /// `[Q, S]`.
-    positions: &'a [Dim],
+    pub(super) positions: &'a [Dim],
     selection: Option<&'a Part>,
-    scale: f64,
+    pub(super) scale: f64,
     /// The table of rows, where they lie in a pool.
-    table: Option<&'a Part>,
+    pub(super) table: Option<&'a Part>,
 }
 
 /// Keys or values: `width` elements from `at` on of rows that are `stride` apart, or of each head's part of a row.
-struct Rows<'a> {
-    part: &'a Part,
-    width: u64,
+pub(super) struct Rows<'a> {
+    pub(super) part: &'a Part,
+    pub(super) width: u64,
     stride: u64,
     at: u64,
-    per_head: bool,
+    pub(super) per_head: bool,
 }
 
 impl Operands<'_> {
@@ -79,6 +86,37 @@ impl Operands<'_> {
     fn staged_row(&self) -> u64 {
         let f32s = self.v.part.ty.elem == Elem::F32 && self.v.stride.is_multiple_of(4);
         if self.table.is_some() && f32s { self.v.stride } else { 0 }
+    }
+
+    /// The functor that loads an element of a query, all parts of which lie side by side.
+    pub(super) fn load_q(&self) -> String {
+        let mut m = String::from("  GLMC_DEVICE static f32 load_q(const Args& args, u32 t, u32 h, u32 d) {\n");
+        let _ = writeln!(m, "    u64 head = u64(t) * ALL_HEADS + h;");
+        let mut at = 0;
+        for (q, k) in self.queries.iter().zip(&self.keys) {
+            let (w, decoder) = (k.width, q.decoder());
+            let _ = writeln!(
+                m,
+                "    if (d < {}) return element<{decoder}>(args.{}, head * {w} + (d - {at}));",
+                at + w,
+                q.ident
+            );
+            at += w;
+        }
+        m.push_str("    return 0.0f;\n  }\n");
+        m
+    }
+
+    /// The functor that loads a selected position.
+    pub(super) fn selected(&self) -> String {
+        match self.selection {
+            Some(s) => format!(
+                "  GLMC_DEVICE static i32 selected(const Args& args, u32 t, u32 i) {{\n    return reinterpret_cast<const \
+                 i32*>(args.{})[u64(t) * LIST + i];\n  }}\n",
+                s.ident
+            ),
+            None => "  GLMC_DEVICE static i32 selected(const Args&, u32, u32) { return -1; }\n".into(),
+        }
     }
 }
 
@@ -104,7 +142,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The index of element `d` of row `row`.
-    fn index(&self, all_heads: u64, d: &str) -> String {
+    pub(super) fn index(&self, all_heads: u64, d: &str) -> String {
         let Rows { width, stride, at, .. } = self;
         if self.per_head {
             return format!("(u64(row) * {all_heads} + head) * {width} + {d}");
@@ -170,7 +208,16 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
         row,
     };
     let shared_keys = !of.keys.iter().chain([&of.v]).any(|k| k.per_head);
-    let (_, config, rejected) = choose(cx, candidates(cx, &sizes, shared_keys))?;
+    let mut list = candidates(cx, &sizes, shared_keys);
+    list.push(("tensor", Tiles::choose(cx, &sizes, of).map(|t| (0.01, Way::Tiles(t)))));
+    let (_, way, rejected) = choose(cx, list)?;
+    let config = match way {
+        Way::Scalar(config) => config,
+        Way::Tiles(tiles) => {
+            let draft = attention_tiles::draft(cx, &sizes, of, tiles)?;
+            return Ok(Draft { rejected, ..draft });
+        }
+    };
     let tokens = &queries[0].ty.dims[..1];
     let groups = sizes.all_heads.div_ceil(config.heads);
     let blocks = cx.bound(tokens).unwrap_or(0) * groups;
@@ -204,16 +251,7 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
         let _ = writeln!(m, "  GLMC_DEVICE static u32 {name}(const Args& args) {{ return {}; }}", cx.size(dims));
     }
     m.push_str(&functors(cx, &sizes, of));
-    if let Some(s) = selection {
-        let _ = writeln!(
-            m,
-            "  GLMC_DEVICE static i32 selected(const Args& args, u32 t, u32 i) {{\n    return reinterpret_cast<const \
-             i32*>(args.{})[u64(t) * LIST + i];\n  }}",
-            s.ident
-        );
-    } else {
-        m.push_str("  GLMC_DEVICE static i32 selected(const Args&, u32, u32) { return -1; }\n");
-    }
+    m.push_str(&of.selected());
     let scratch = if parts > 1 { 4 * blocks * parts * config.heads * (sizes.dv + 2) } else { 0 };
     let base = if parts > 1 { "args.scratch" } else { "static_cast<u8*>(nullptr)" };
     let _ = writeln!(
@@ -243,7 +281,7 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
     })
 }
 
-fn candidates(cx: &Cx<'_>, s: &Sizes, shared_keys: bool) -> Vec<Candidate<Config>> {
+fn candidates(cx: &Cx<'_>, s: &Sizes, shared_keys: bool) -> Vec<Candidate<Way>> {
     let most = u64::from(cx.request.arch.shared_per_block());
     let threads = s.dv.next_multiple_of(32).clamp(64, 256);
     let one = |heads: u64| {
@@ -261,27 +299,14 @@ fn candidates(cx: &Cx<'_>, s: &Sizes, shared_keys: bool) -> Vec<Candidate<Config
         if bytes > most {
             return Err(format!("{bytes} bytes of shared memory, a block has {most}"));
         }
-        Ok((1.0 / heads as f64, Config { heads, threads }))
+        Ok((1.0 / heads as f64, Way::Scalar(Config { heads, threads })))
     };
     vec![("1 head", one(1)), ("2 heads", one(2)), ("4 heads", one(4)), ("8 heads", one(8))]
 }
 
 /// Loads of queries, keys and values.
 fn functors(cx: &Cx<'_>, s: &Sizes, of: &Operands<'_>) -> String {
-    let mut m = String::from("  GLMC_DEVICE static f32 load_q(const Args& args, u32 t, u32 h, u32 d) {\n");
-    let _ = writeln!(m, "    u64 head = u64(t) * ALL_HEADS + h;");
-    let mut at = 0;
-    for (q, k) in of.queries.iter().zip(&of.keys) {
-        let (w, decoder) = (k.width, q.decoder());
-        let _ = writeln!(
-            m,
-            "    if (d < {}) return element<{decoder}>(args.{}, head * {w} + (d - {at}));",
-            at + w,
-            q.ident
-        );
-        at += w;
-    }
-    m.push_str("    return 0.0f;\n  }\n");
+    let mut m = of.load_q();
     let _ = writeln!(m, "  static constexpr bool PAGED = {}, STAGED = {};", of.table.is_some(), s.row > 0);
     let _ = writeln!(m, "  static constexpr u32 KEYS = {}, VALUE_AT = {};", of.keys.len(), of.v.at);
     let widths: Vec<u64> = of.keys.iter().map(|k| k.width).collect();

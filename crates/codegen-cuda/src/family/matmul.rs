@@ -1,5 +1,6 @@
-//! Matmuls. `any` takes every named-axis contraction; `rows` and `tile` take those whose right operand is a matrix with
-//! the summed index last: `y[t, r] = x[t, r / FREE, :] . w[r, :]`, for few and for many tokens.
+//! Matmuls. `any` takes every named-axis contraction; `rows` and `tensor` take those that are
+//! `y[t, r] = x[t, r / FREE, :] . w[r, :]`, for few and for many tokens; `tensor` also where an inner part of the rows is
+//! the right operand's last index.
 
 use std::fmt::Write as _;
 
@@ -8,7 +9,7 @@ use glmc_ir::ops::Einsum;
 use glmc_ir::ty::{Dim, Elem};
 
 use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part, choose};
-use super::tile::{Math, TILE};
+use super::tensor::{Matrix, Split, THREADS, Tile};
 use super::{lane, lane_emit};
 use crate::request::GenerateError;
 
@@ -23,6 +24,8 @@ pub(super) struct Rows {
     pub(super) batches: u64,
     /// Summed elements.
     k: u64,
+    /// Rows whose elements are neighbours, where the summed index is not the last; else 1.
+    inner: u64,
 }
 
 impl Rows {
@@ -38,18 +41,25 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
     let rights = &cx.inputs[1..];
     let forms: Result<Vec<Rows>, String> = rights.iter().map(|w| rows_form(cx, &e, w)).collect();
     let tokens = forms.as_ref().ok().and_then(|f| cx.bound(&f[0].tokens)).unwrap_or(0);
-    // Decoded weights per multiply-add, in units of a decode: `rows` decodes a row once for 8 tokens, `tile` once for
-    // 64, but `tile` always computes 64 tokens.
+    // Decoded weights per multiply-add, in units of a decode: `rows` decodes a row once for 8 tokens, a tile once for all
+    // its tokens, but computes 16 at a time.
     let rows_cost = tokens.div_ceil(8) as f64 * 8.0 / tokens.max(1) as f64;
-    let tile_cost = 3.0 * tokens.div_ceil(TILE) as f64 * TILE as f64 / tokens.max(1) as f64 / 16.0;
     let strided = |w: &Part| match w.ty.elem {
         Elem::Quant(_) => 40.0,
         _ => 20.0,
     };
     let any_cost = rights.iter().map(strided).fold(0.0, f64::max);
-    let of = |cost: f64| forms.as_ref().map(|_| (cost, ())).map_err(Clone::clone);
+    let inner_last = |f: &Vec<Rows>| if f.iter().any(|f| f.inner > 1) { Err(INNER.to_owned()) } else { Ok(()) };
+    let rows_verdict = forms.as_ref().map_err(Clone::clone).and_then(inner_last).map(|()| (rows_cost, ()));
+    let tile = forms.as_ref().map_err(Clone::clone).and_then(|f| {
+        let list = matrices(f, rights);
+        list.iter().try_for_each(Matrix::check)?;
+        Ok((Tile::choose(cx, &list, tokens)?, list))
+    });
+    let tile_verdict = tile.as_ref().map(|_| (1.0 / 16.0 + 8.0 / tokens.max(1) as f64, ())).map_err(Clone::clone);
     let lanes = || -> Result<Vec<lane::Config>, String> {
         let forms = forms.as_ref().map_err(Clone::clone)?;
+        inner_last(forms)?;
         let bytes: Vec<f64> = rights.iter().map(|w| w.ty.bytes(&Default::default()).unwrap_or(0) as f64).collect();
         let all: f64 = bytes.iter().sum();
         let shares = bytes.iter().map(|b| b / all.max(1.0));
@@ -62,18 +72,25 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
         Some(w) => Err(format!("{} is in the lane layout", w.ident)),
         None => Ok((any_cost, ())),
     };
-    let lane_verdict = lanes.as_ref().map(|_| (0.5, ())).map_err(Clone::clone);
-    let list = vec![("any", any_verdict), ("rows", of(rows_cost)), ("tile", of(tile_cost)), ("lane", lane_verdict)];
+    let lane_verdict = lanes.as_ref().map(|_| (0.05, ())).map_err(Clone::clone);
+    let list = vec![("any", any_verdict), ("rows", rows_verdict), ("tensor", tile_verdict), ("lane", lane_verdict)];
     let (name, (), rejected) = choose(cx, list)?;
-    let mut draft = match (forms, lanes) {
-        (Ok(forms), Ok(lanes)) if name == "lane" => few(cx, &e, &forms, &lanes)?,
-        (Ok(forms), _) if name != "any" => matrix(cx, &e, &forms, Math::of(name))?,
+    let mut draft = match (&forms, &lanes, &tile) {
+        (Ok(forms), Ok(lanes), _) if name == "lane" => few(cx, &e, forms, lanes)?,
+        (Ok(forms), _, Ok((tile, list))) if name == "tensor" => many(cx, &e, forms, *tile, list)?,
+        (Ok(forms), ..) if name == "rows" => matrix(cx, &e, forms)?,
         _ => any(cx, &e)?,
     };
     draft.rejected.extend(rejected);
     draft.includes.extend(cx.decoders(&cx.inputs.iter().collect::<Vec<_>>()));
-    draft.includes.push("matmul.cuh");
     Ok(draft)
+}
+
+const INNER: &str = "the summed index is not the right operand's last";
+
+fn matrices<'a>(forms: &[Rows], rights: &'a [Part]) -> Vec<Matrix<'a>> {
+    let one = |(f, w): (&Rows, &'a Part)| Matrix { w, count: f.batches, rows: f.free, k: f.k, inner: f.inner };
+    forms.iter().zip(rights).map(one).collect()
 }
 
 /// Offsets of each right operand's part in the joined last dim of the result, and that dim's size. A part may have
@@ -100,9 +117,11 @@ pub(super) fn rows_form(cx: &Cx<'_>, e: &Einsum, w: &Part) -> Result<Rows, Strin
     if sum.is_empty() {
         return Err("nothing is summed".into());
     }
-    if e.rhs != cat([&batch, &free, &sum]) {
-        return Err("the right operand is not batch, rows, summed in this order".into());
-    }
+    // The summed index may lie between the rows' indices.
+    let outer = (0..=free.len()).rev().find(|n| e.rhs == [&batch[..], &free[..*n], &sum, &free[*n..]].concat());
+    let Some(outer) = outer else {
+        return Err("the right operand is not batch, rows, summed in this order, nor summed between rows".into());
+    };
     if e.lhs != cat([&tokens, &batch, &sum]) || e.out != cat([&tokens, &batch, &free]) {
         return Err("the left operand or the result has another order".into());
     }
@@ -115,11 +134,12 @@ pub(super) fn rows_form(cx: &Cx<'_>, e: &Einsum, w: &Part) -> Result<Rows, Strin
         })
     };
     let k = size(&sum, &e.rhs, &w.ty.dims)?;
+    let inner = size(&free[outer..], &e.rhs, &w.ty.dims)?;
     let (free, batches) = (size(&free, &e.rhs, &w.ty.dims)?, size(&batch, &e.rhs, &w.ty.dims)?);
     if free * batches > u64::from(u32::MAX) {
         return Err("too many rows".into());
     }
-    Ok(Rows { tokens: x.dims[..tokens.len()].to_vec(), free, batches, k })
+    Ok(Rows { tokens: x.dims[..tokens.len()].to_vec(), free, batches, k, inner })
 }
 
 /// Calls one configuration for each right operand; `z` of the grid says which.
@@ -176,13 +196,7 @@ fn few(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], lanes: &[lane::Config]) -> Resul
     let counts: Vec<u64> = lanes.iter().map(|l| l.blocks).collect();
     let most_of = |f: fn(&lane::Config) -> u64| lanes.iter().map(f).max().unwrap_or(1);
     let threads = most_of(|l| l.threads);
-    let mut call = String::from("u32 block = glmc_block_x();\n");
-    let mut before = 0;
-    for (name, n) in names.iter().zip(&counts) {
-        let from = if before == 0 { "block".to_owned() } else { format!("block - {before}") };
-        before += n;
-        let _ = writeln!(call, "  if (block < {before}) return gemv_lane<{name}>(args, {from});");
-    }
+    let call = dealt(&names, &counts, "gemv_lane");
     let entry = Entry {
         suffix: String::new(),
         call,
@@ -203,8 +217,8 @@ fn few(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], lanes: &[lane::Config]) -> Resul
     })
 }
 
-/// `rows` and `tile`.
-fn matrix(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], tile: Option<Math>) -> Result<Draft, GenerateError> {
+/// `rows`.
+fn matrix(cx: &Cx<'_>, e: &Einsum, forms: &[Rows]) -> Result<Draft, GenerateError> {
     let (offsets, total) = joined(cx, e);
     let most = cx.bound(&forms[0].tokens).unwrap_or(0);
     let tokens = most.next_power_of_two().clamp(1, 8);
@@ -227,67 +241,75 @@ fn matrix(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], tile: Option<Math>) -> Result
         for (name, value) in constants {
             let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
         }
-        if let Some(math) = tile {
-            let _ = writeln!(m, "  typedef {} MATH;", math.name());
-        }
         let count = cx.size(&f.tokens);
         let _ = writeln!(m, "  GLMC_DEVICE static u32 tokens(const Args& args) {{ return {count}; }}");
         list.push(m);
-        let tiles = f.batches * f.free.div_ceil(TILE);
-        blocks = blocks.max(if tile.is_some() { tiles } else { rows.div_ceil(WARPS).min(MOST_BLOCKS) });
+        blocks = blocks.max(rows.div_ceil(WARPS).min(MOST_BLOCKS));
     }
     let (members, more, names) = structs(list);
-    let parts = names.len() as u64;
-    let (template, across, shared, config, why) = if let Some(math) = tile {
-        let y = most.div_ceil(math.columns());
-        let (name, columns) = (math.name(), math.columns());
-        let config = format!("{name}: {TILE} rows by {columns} tokens, {blocks} by {y} blocks");
-        ("matmul_tile", y, math.shared(), config, "many tokens: a decoded weight serves a whole tile")
-    } else {
-        let y = most.div_ceil(tokens);
-        let config = format!("a warp a row, {tokens} tokens at a time, {blocks} by {y} blocks of {WARPS} warps");
-        ("matmul_rows", y, 0, config, "few tokens: bound by the weight's bytes, which are read once")
-    };
-    let uneven_parts = forms.iter().any(|f| f.batches * f.free.div_ceil(TILE) != blocks);
-    let include = if tile.is_some() { "tile.cuh" } else { "matmul.cuh" };
-    if tile.is_some() && parts > 1 && uneven_parts {
-        return Ok(Draft {
-            includes: vec![include],
-            members,
-            more,
-            entries: vec![uneven(forms, &names, across, shared)],
-            config,
-            why: why.into(),
-            ..Draft::default()
-        });
-    }
-    let grid = [blocks, across.min(65_535), parts];
-    let threads = if tile.is_some() { 256 } else { 32 * WARPS as u32 };
+    let y = most.div_ceil(tokens);
+    let grid = [blocks, y.min(65_535), names.len() as u64];
     Ok(Draft {
-        includes: vec![include],
+        includes: vec!["matmul.cuh"],
         members,
         more,
-        entries: vec![Entry::only(per_part(&names, template), grid, threads, shared)],
-        config,
-        why: why.into(),
+        entries: vec![Entry::only(per_part(&names, "matmul_rows"), grid, 32 * WARPS as u32, 0)],
+        config: format!("a warp a row, {tokens} tokens at a time, {blocks} by {y} blocks of {WARPS} warps"),
+        why: "few tokens: bound by the weight's bytes, which are read once".into(),
         ..Draft::default()
     })
 }
 
-/// Parts of different heights: blocks past a part's end have nothing to do.
-fn uneven(forms: &[Rows], names: &[String], across: u64, shared: u64) -> Entry {
-    let tiles = |f: &Rows| f.batches * f.free.div_ceil(TILE);
-    let mut call = String::from("switch (glmc_block_z()) {\n");
-    for (i, (f, n)) in forms.iter().zip(names).enumerate() {
-        let _ = writeln!(
-            call,
-            "    case {i}:\n      if (glmc_block_x() < {}) matmul_tile<{n}>(args);\n      return;",
-            tiles(f)
-        );
+/// `tensor`.
+fn many(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], tile: Tile, matrices: &[Matrix<'_>]) -> Result<Draft, GenerateError> {
+    let (offsets, total) = joined(cx, e);
+    let (x, tokens, batches) = (&cx.inputs[0], &forms[0].tokens, forms[0].batches);
+    let most = cx.bound(tokens).unwrap_or(0);
+    let count = format!("{} * {batches}u", cx.size(tokens));
+    let split = Split::new(x, matrices, tile, most * batches, &count, 0);
+    let mut list = Vec::new();
+    for (m, first) in matrices.iter().zip(&offsets) {
+        let rows = m.rows * m.count;
+        let mut members = format!("  typedef {} PUT;\n{}", cx.put(0)?, tile.members(m));
+        let step = if total == 0 { rows } else { total };
+        for (name, value) in [("FREE", m.rows), ("BATCHES", m.count), ("YSTEP", step), ("YFIRST", *first)] {
+            let _ = writeln!(members, "  static constexpr u32 {name} = {value};");
+        }
+        let count = cx.size(tokens);
+        let _ = writeln!(members, "  GLMC_DEVICE static u32 tokens(const Args& args) {{ return {count}; }}");
+        list.push(members);
     }
-    call.push_str("  }");
-    let blocks = forms.iter().map(tiles).max().unwrap_or(1);
-    Entry::only(call, [blocks, across.min(65_535), names.len() as u64], 256, shared)
+    let (members, more, names) = structs(list);
+    let counts: Vec<u64> = matrices.iter().map(|m| m.count * m.rows.div_ceil(tile.rows())).collect();
+    let call = dealt(&names, &counts, "matmul_tensor");
+    let across = most.div_ceil(tile.columns).clamp(1, 65_535);
+    let blocks: u64 = counts.iter().sum();
+    let mut tiles = Entry::only(call, [blocks, across, 1], THREADS, tile.bytes(matrices));
+    tiles.blocks = tile.resident(matrices);
+    Ok(Draft {
+        includes: vec!["tensor.cuh"],
+        tables: split.text,
+        members,
+        more,
+        entries: vec![split.entry, Entry { suffix: "tiles".into(), ..tiles }],
+        scratch: split.end,
+        loose: true,
+        config: format!("{}, {blocks} by {across} blocks", tile.words()),
+        why: "many tokens: a decoded weight serves a whole tile".into(),
+        ..Draft::default()
+    })
+}
+
+/// Calls one configuration for each right operand, whose blocks follow each other.
+fn dealt(names: &[String], counts: &[u64], template: &str) -> String {
+    let mut call = String::from("u32 block = glmc_block_x();\n");
+    let mut before = 0;
+    for (name, n) in names.iter().zip(counts) {
+        let from = if before == 0 { "block".to_owned() } else { format!("block - {before}") };
+        before += n;
+        let _ = writeln!(call, "  if (block < {before}) return {template}<{name}>(args, {from});");
+    }
+    call
 }
 
 /// The general form, from letters to index arithmetic.
@@ -334,6 +356,7 @@ fn any(cx: &Cx<'_>, e: &Einsum) -> Result<Draft, GenerateError> {
     let (members, more, names) = structs(list);
     let blocks = outputs.div_ceil(WARPS).min(MOST_BLOCKS);
     Ok(Draft {
+        includes: vec!["matmul.cuh"],
         members,
         more,
         entries: vec![Entry::only(

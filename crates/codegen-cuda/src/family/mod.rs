@@ -2,6 +2,7 @@
 //! best, and the constants, functors and launch shapes of the chosen one. Device code is in `kernels/`.
 
 mod attention;
+mod attention_tiles;
 mod cx;
 mod elementwise;
 mod gather;
@@ -17,7 +18,7 @@ mod product;
 mod rope;
 mod route;
 mod rows;
-mod tile;
+mod tensor;
 
 use cx::Cx;
 

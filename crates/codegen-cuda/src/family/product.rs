@@ -72,22 +72,25 @@ fn product(
 
 /// The launches of the products: side by side where they have one shape, else one after the other.
 fn launches(products: &mut [Product]) -> Vec<Entry> {
-    let shape = |p: &Product| match p.draft.entries.as_slice() {
-        [e] if e.grid[2] == 1 => Some((e.grid, e.threads, e.blocks)),
-        _ => None,
+    let shapes = |p: &Product| -> Vec<_> {
+        p.draft.entries.iter().map(|e| (e.suffix.clone(), e.grid, e.threads, e.blocks)).collect()
     };
-    let first = shape(&products[0]);
-    let shared = products.iter().flat_map(|p| &p.draft.entries).map(|e| e.shared).max().unwrap_or(0);
-    if let (Some((mut grid, threads, blocks)), true) = (first, products.iter().all(|p| shape(p) == first)) {
-        let mut call = String::from("switch (glmc_block_z()) {\n");
-        for (i, p) in products.iter().enumerate() {
-            let _ = writeln!(call, "    case {i}: return {}::run0(args);", p.name);
-        }
-        call.push_str("  }");
-        grid[2] = products.len() as u64;
-        return vec![Entry { suffix: "products".into(), call, grid, threads, blocks, shared }];
-    }
+    let first = shapes(&products[0]);
     let mut out = Vec::new();
+    if first.iter().all(|s| s.1[2] == 1) && products.iter().all(|p| shapes(p) == first) {
+        for (n, (suffix, mut grid, threads, blocks)) in first.into_iter().enumerate() {
+            let mut call = String::from("switch (glmc_block_z()) {\n");
+            for (i, p) in products.iter().enumerate() {
+                let _ = writeln!(call, "    case {i}: return {}::run{n}(args);", p.name);
+            }
+            call.push_str("  }");
+            grid[2] = products.len() as u64;
+            let shared = products.iter().map(|p| p.draft.entries[n].shared).max().unwrap_or(0);
+            let suffix = if suffix.is_empty() { "products".into() } else { suffix };
+            out.push(Entry { suffix, call, grid, threads, blocks, shared });
+        }
+        return out;
+    }
     for p in products {
         for (i, e) in std::mem::take(&mut p.draft.entries).into_iter().enumerate() {
             let (suffix, call) = (format!("{}{i}", p.name), format!("{}::run{i}(args);", p.name));

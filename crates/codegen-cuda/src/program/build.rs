@@ -202,7 +202,7 @@ impl Build<'_> {
                 let types: Vec<String> = inputs.types.iter().map(ToString::to_string).collect();
                 let key = format!("{:?} {types:?} {:?} {storage:?}", step.kernel, symbols.bounds);
                 *verdicts.entry(key).or_insert_with(|| {
-                    let options = self.choices.options(storage, None);
+                    let options = self.choices.options(&inputs.types, &symbols.bounds, storage, None);
                     let (kernel, inputs, syms) = (&step.kernel, &inputs.types, &symbols.bounds);
                     generate(&Request { kernel, inputs, syms, arch: self.arch, options: &options }).is_ok()
                 })
@@ -281,8 +281,8 @@ impl Build<'_> {
             Mem::Weight(w) if self.lane[rank].get(w.as_u32() as usize) == Some(&true) => Storage::Lane,
             _ => Storage::Rows,
         };
-        let options = self.choices.options(inputs.mems.iter().map(of).collect(), merge);
         let (kernel, syms) = (&step.kernel, &symbols.bounds);
+        let options = self.choices.options(&inputs.types, syms, inputs.mems.iter().map(of).collect(), merge);
         self.kernels.get(&Request { kernel, inputs: &inputs.types, syms, arch: self.arch, options: &options })
     }
 

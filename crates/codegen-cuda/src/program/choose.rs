@@ -1,16 +1,47 @@
 //! The one place where it is chosen how weights lie and how activations are rounded.
 
 use glmc_ir::kernel::Kernel;
-use glmc_ir::ty::{PendingKind, TensorType};
+use glmc_ir::ty::{PendingKind, SymValues, TensorType};
 
 use crate::repack::lane_bytes;
 use crate::request::{Activations, Options, Storage};
+
+/// How a plan's products may round their activations.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Precision {
+    /// Nothing that shows.
+    #[default]
+    Exact,
+    /// To 8 bits where few rows meet a weight, to bf16 where many do; what no kernel rounds so stays exact.
+    Fast,
+}
+
+/// Rows of activations that count as few.
+pub const FEW_ROWS: u64 = 8;
+
+impl Precision {
+    /// What a launch on these inputs may do.
+    pub fn activations(self, inputs: &[TensorType], bounds: &SymValues) -> Activations {
+        let rows = || inputs.first()?.shape(bounds)?.first().copied();
+        match self {
+            Precision::Exact => Activations::F32,
+            // Products of nothing are nothing to round.
+            Precision::Fast if rows().unwrap_or(0) <= FEW_ROWS => Activations::Int8,
+            Precision::Fast => Activations::BF16,
+        }
+    }
+
+    /// The coarsest that any launch does.
+    pub fn coarsest(self) -> Activations {
+        self.activations(&[], &SymValues::default())
+    }
+}
 
 /// What is chosen for a whole plan.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Choices {
     /// How matmuls may round their activations.
-    pub activations: Activations,
+    pub precision: Precision,
     /// Whether every weight stays as in the file.
     pub rows_only: bool,
     /// See [`Options::multiprocessors`].
@@ -29,9 +60,15 @@ impl Choices {
         self.small_bytes.unwrap_or(128 << 10)
     }
 
-    /// The options of a launch whose inputs lie so and whose output awaits this merge.
-    pub(super) fn options(&self, storage: Vec<Storage>, merge: Option<PendingKind>) -> Options {
-        let (activations, multiprocessors) = (self.activations, self.multiprocessors);
+    /// The options of a launch on these inputs, which lie so, and whose output awaits this merge.
+    pub(super) fn options(
+        &self,
+        inputs: &[TensorType],
+        bounds: &SymValues,
+        storage: Vec<Storage>,
+        merge: Option<PendingKind>,
+    ) -> Options {
+        let (activations, multiprocessors) = (self.precision.activations(inputs, bounds), self.multiprocessors);
         Options { activations, storage, multiprocessors, tuning: None, merge }
     }
 

@@ -15,7 +15,7 @@ mod own;
 mod ranks;
 mod share;
 
-pub use choose::{Choices, LANE_KERNELS};
+pub use choose::{Choices, FEW_ROWS, LANE_KERNELS, Precision};
 
 use glmc_ir::launch::Launches;
 
