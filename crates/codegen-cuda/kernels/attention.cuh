@@ -2,8 +2,10 @@
 // one load for all heads), the block updates the running maximum, sum and output (threads over the width of the
 // values). Parts leave (maximum, sum, output) in scratch; a second launch merges them in order. STAGED: rows of ROW floats
 // of one pool hold keys and values, and a tile of them is copied to shared memory at once.
+// SETTLED: all but the queries was made before the launch before; it is read while that still runs.
+// As many parts are used as the positions at hand fill. FOURS: queries and rows are floats whose pieces lie in fours.
 // With PART each row ends with the largest score and the sum of exp(score - largest), for the merge with other ranks.
-// Config: PARTS of the context, PART, HEADS (of a block), GROUPS (of heads), ALL_HEADS, QWIDTH (all parts), DV, COLUMNS,
+// Config: PARTS (most) of the context, PART, HEADS (of a block), GROUPS (of heads), ALL_HEADS, QWIDTH (all parts), DV, COLUMNS,
 // TILE, SCALE, LIST (most selected positions; 0: no selection), WORDS (of the position bitmap), tokens(args),
 // keys(args), sequences(args), load_q(args, t, h, d), score functor `dot(args, q, row, h, sum)`, value(args, row, h,
 // d); PAGED: rows are those of a pool that place(args, position) names, negative ones of zeros.
@@ -53,6 +55,22 @@ GLMC_DEVICE bool possible(const typename C::Arguments& args, u32 t, u32 keys, i3
   return *seen == 0 || (*seq >= 0 && u32(*seq) < C::sequences(args) && *seen <= keys);
 }
 
+// Parts that share the keys of a token that sees `seen` positions: each has a tile at least.
+template <class C>
+GLMC_DEVICE u32 parts_in_use(u32 seen) {
+  u32 most = C::LIST > 0 && seen > C::LIST ? C::LIST : seen, parts = ceil_div(most, C::TILE);
+  return parts < 1 ? 1 : parts < C::PARTS ? parts : C::PARTS;
+}
+
+// Starts the copies of a token's queries to shared memory.
+template <class C>
+GLMC_DEVICE void stage_queries(const typename C::Arguments& args, u32 t, u32 head, u32 heads, f32* q) {
+  constexpr u32 CHUNKS = C::QWIDTH / 4;
+  for (u32 c = glmc_thread(); c < heads * CHUNKS; c += glmc_threads())
+    glmc_copy16(q + c * 4, C::query_chunk(args, t, head + c / CHUNKS, c % CHUNKS * 4));
+  glmc_copy_commit();
+}
+
 // Copies the rows of a tile to shared memory, all of them on their way at once.
 template <class C>
 GLMC_DEVICE void stage_rows(const typename C::Arguments& args, const i32* place, u32 here, f32* rows) {
@@ -69,18 +87,19 @@ GLMC_DEVICE void stage_rows(const typename C::Arguments& args, const i32* place,
     }
   }
   glmc_copy_commit();
-  glmc_copy_wait_all();
-  glmc_sync();
 }
 
-// The second launch where keys are in parts: a block merges a head's parts, a column a thread.
+// The second launch where keys are in parts: a block merges a head's parts, a column a lane, parts over warps. All that a
+// thread reads is on its way at once.
 template <class C>
 GLMC_DEVICE void attention_merge(const typename C::Arguments& args) {
-  constexpr u32 STEP = C::HEADS * (C::DV + 2);
+  constexpr u32 STEP = C::HEADS * (C::DV + 2), WARPS = C::MERGE_WARPS;
+  constexpr u32 HELD = (C::PARTS + WARPS - 1) / WARPS, ROUNDS = (C::PARTS + WARP - 1) / WARP;
   GLMC_SHARED(f32, share, 0);
   GLMC_SHARED(f32, sum, 4 * C::PARTS);
-  glmc_launch_wait();
+  GLMC_SHARED(f32, column, 4 * C::PARTS + 16);
   glmc_launch_trigger();
+  glmc_launch_wait();
   u32 t = glmc_block_x() / C::ALL_HEADS, head = glmc_block_x() % C::ALL_HEADS;
   if (t >= C::tokens(args)) return;
   i32 seq;
@@ -88,17 +107,33 @@ GLMC_DEVICE void attention_merge(const typename C::Arguments& args) {
   bool known = possible<C>(args, t, C::keys(args), &seq, &seen);
   const f32* part = C::partials(args) +
                     (u64(t * C::GROUPS + head / C::HEADS) * C::PARTS * C::HEADS + head % C::HEADS) * (C::DV + 2);
+  u32 used = known ? parts_in_use<C>(seen) : 1, d = glmc_block_y() * WARP + glmc_lane();
+  f32 held[HELD];
+#pragma unroll
+  for (u32 k = 0; k < HELD; ++k) {
+    u32 p = glmc_warp() + k * WARPS;
+    held[k] = p < used && d < C::DV ? part[u64(p) * STEP + 2 + d] : 0.0f;
+  }
   // Lanes over parts, in an order that depends on the number of parts alone.
   if (glmc_warp() == 0) {
-    f32 most = minus_infinity(), total = 0.0f;
-    for (u32 p = glmc_lane(); p < C::PARTS; p += WARP)
-      if (part[u64(p) * STEP + 1] != 0.0f) most = glmc_max(most, part[u64(p) * STEP]);
+    f32 largest[ROUNDS], sums[ROUNDS], most = minus_infinity(), total = 0.0f;
+#pragma unroll
+    for (u32 k = 0; k < ROUNDS; ++k) {
+      u32 p = glmc_lane() + k * WARP;
+      largest[k] = p < used ? part[u64(p) * STEP] : 0.0f;
+      sums[k] = p < used ? part[u64(p) * STEP + 1] : 0.0f;
+    }
+#pragma unroll
+    for (u32 k = 0; k < ROUNDS; ++k)
+      if (sums[k] != 0.0f) most = glmc_max(most, largest[k]);
     most = warp_max(most);
-    for (u32 p = glmc_lane(); p < C::PARTS; p += WARP) {
+#pragma unroll
+    for (u32 k = 0; k < ROUNDS; ++k) {
       // An empty part has the sum zero and a maximum that says nothing.
-      f32 l = part[u64(p) * STEP + 1], w = l != 0.0f ? glmc_exp(part[u64(p) * STEP] - most) : 0.0f;
-      share[p] = w;
-      total = glmc_fma(w, l, total);
+      f32 w = sums[k] != 0.0f ? glmc_exp(largest[k] - most) : 0.0f;
+      u32 p = glmc_lane() + k * WARP;
+      if (p < C::PARTS) share[p] = w;
+      total = glmc_fma(w, sums[k], total);
     }
     total = warp_sum(total);
     if (glmc_lane() == 0) {
@@ -107,17 +142,35 @@ GLMC_DEVICE void attention_merge(const typename C::Arguments& args) {
     }
   }
   glmc_sync();
-  u32 d = glmc_block_y() * glmc_threads() + glmc_thread();
-  if (d >= C::DV) return;
-  f32 total = sum[0], y = 0.0f;
-#pragma unroll 8
-  for (u32 p = 0; p < C::PARTS; ++p)
+  f32 y = 0.0f;
+#pragma unroll
+  for (u32 k = 0; k < HELD; ++k)
     // What an empty part left is zero.
-    y = glmc_fma(share[p], part[u64(p) * STEP + 2 + d], y);
-  f32 none = known ? 0.0f : not_a_number();
+    if (glmc_warp() + k * WARPS < used) y = glmc_fma(share[glmc_warp() + k * WARPS], held[k], y);
+  column[glmc_thread()] = y;
+  glmc_sync();
+  if (glmc_warp() != 0 || d >= C::DV) return;
+  for (u32 w = 1; w < WARPS; ++w) y += column[w * WARP + glmc_lane()];
+  f32 total = sum[0], none = known ? 0.0f : not_a_number();
   bool some = known && total != 0.0f;
   C::PUT::put(args.o, output_at<C>(t, head, d), some ? y / total : none);
   if (d == 0) put_state<C>(args, t, head, some, sum[1], total);
+}
+
+// Adds the lane's share of the products of queries with two rows; lanes over the width, four elements at a time.
+template <class C>
+GLMC_DEVICE void dot_fours(const f32* q, const f32* a, const f32* b, f32 (&sum)[C::HEADS][2]) {
+#pragma unroll
+  for (u32 k = 0; k < C::KEYS; ++k)
+    for (u32 d = 4 * glmc_lane(); d < C::key_width(k); d += 4 * WARP) {
+      F4 x = *reinterpret_cast<const F4*>(a + C::key_at(k) + d), y = *reinterpret_cast<const F4*>(b + C::key_at(k) + d);
+#pragma unroll
+      for (u32 h = 0; h < C::HEADS; ++h) {
+        F4 w = *reinterpret_cast<const F4*>(q + h * C::QWIDTH + C::query_at(k) + d);
+        sum[h][0] = glmc_fma(w.w, x.w, glmc_fma(w.z, x.z, glmc_fma(w.y, x.y, glmc_fma(w.x, x.x, sum[h][0]))));
+        sum[h][1] = glmc_fma(w.w, y.w, glmc_fma(w.z, y.z, glmc_fma(w.y, y.y, glmc_fma(w.x, y.x, sum[h][1]))));
+      }
+    }
 }
 
 // Scores of staged rows: a warp takes two keys, so that a query is loaded once for both; lanes over the width.
@@ -127,8 +180,9 @@ GLMC_DEVICE void score_rows(const f32* q, const f32* rows, f32* score, u32 here,
     // The second may be the first again; its score is then not kept.
     const f32 *a = rows + i * C::ROW, *b = i + 1 < here ? a + C::ROW : a;
     f32 sum[C::HEADS][2] = {};
+    if (C::FOURS) dot_fours<C>(q, a, b, sum);
 #pragma unroll
-    for (u32 k = 0; k < C::KEYS; ++k)
+    for (u32 k = 0; k < C::KEYS && !C::FOURS; ++k)
       for (u32 d = glmc_lane(); d < C::key_width(k); d += WARP) {
         f32 x = a[C::key_at(k) + d], y = b[C::key_at(k) + d];
 #pragma unroll
@@ -180,21 +234,34 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
   GLMC_SHARED(i32, place, LIST + 4 * C::LIST);
   GLMC_SHARED(f32, rows, (LIST + 4 * (C::LIST + (C::PAGED ? C::TILE : 0)) + 15) / 16 * 16);
   f32 *most = state, *total = state + C::HEADS, *shrink = state + 2 * C::HEADS;
-  glmc_launch_wait();
   glmc_launch_trigger();
+  if (!C::SETTLED) glmc_launch_wait();
   u32 t = glmc_block_x() / C::GROUPS, group = glmc_block_x() % C::GROUPS, part = glmc_block_y();
-  if (t >= C::tokens(args)) return;
+  if (t >= C::tokens(args)) {
+    if (C::SETTLED) glmc_launch_wait();
+    return;
+  }
   u32 heads = C::ALL_HEADS - group * C::HEADS < C::HEADS ? C::ALL_HEADS - group * C::HEADS : C::HEADS;
   u32 keys = C::keys(args), warps = glmc_threads() / WARP;
+  if (C::FOURS && !C::SETTLED) stage_queries<C>(args, t, group * C::HEADS, heads, q);
   i32 seq;
   u32 seen;
   bool known = possible<C>(args, t, keys, &seq, &seen);
-  u32 count = known ? seen : 0;
+  u32 count = known ? seen : 0, used = known ? parts_in_use<C>(seen) : 1;
+  if (C::PARTS > 1 && part >= used) {
+    if (C::SETTLED) {
+      glmc_launch_wait();
+    } else if (C::FOURS) {
+      glmc_copy_wait_all();
+    }
+    return;
+  }
   if (C::LIST > 0 && count) count = visible_list<C>(args, t, seen, bits, list, scratch);
-  u32 begin = u32(u64(count) * part / C::PARTS), end = u32(u64(count) * (part + 1) / C::PARTS);
+  if (C::PARTS == 1) used = 1;
+  u32 begin = u32(u64(count) * part / used), end = u32(u64(count) * (part + 1) / used);
   // Loads of several rounds are on their way at once.
   constexpr u32 ROUNDS = 6;
-  for (u32 from = glmc_thread(); from < heads * C::QWIDTH; from += ROUNDS * glmc_threads()) {
+  for (u32 from = glmc_thread(); !C::FOURS && from < heads * C::QWIDTH; from += ROUNDS * glmc_threads()) {
     f32 x[ROUNDS];
 #pragma unroll
     for (u32 k = 0; k < ROUNDS; ++k) {
@@ -209,6 +276,9 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
     most[h] = minus_infinity();
     total[h] = 0.0f;
   }
+  if (C::SETTLED && begin >= end) glmc_launch_wait();
+  // With rows to follow they are awaited together.
+  if (C::FOURS && !C::SETTLED && (!C::STAGED || begin >= end)) glmc_copy_wait_all();
   f32 out[C::HEADS][C::COLUMNS] = {};
   for (u32 from = begin; from < end; from += C::TILE) {
     u32 here = end - from < C::TILE ? end - from : C::TILE;
@@ -217,7 +287,15 @@ GLMC_DEVICE void attention(const typename C::Arguments& args) {
       for (u32 i = glmc_thread(); i < here; i += glmc_threads())
         place[i] = C::place(args, u64(seq) * keys + (C::LIST > 0 ? list[from + i] : from + i));
       glmc_sync();
-      if (C::STAGED) stage_rows<C>(args, place, here, rows);
+      if (C::STAGED) {
+        stage_rows<C>(args, place, here, rows);
+        if (C::SETTLED && from == begin) {
+          glmc_launch_wait();
+          stage_queries<C>(args, t, group * C::HEADS, heads, q);
+        }
+        glmc_copy_wait_all();
+        glmc_sync();
+      }
     }
     if (C::STAGED) score_rows<C>(q, rows, score, here, heads);
     for (u32 i = glmc_warp(); !C::STAGED && i < here; i += warps) {

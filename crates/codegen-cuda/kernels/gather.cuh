@@ -5,8 +5,8 @@
 // Config: TABLE, PUT, WIDTH, rows(args), ids(args). A negative id gives zeros, one past the table NaN.
 template <class C>
 GLMC_DEVICE void gather(const typename C::Arguments& args) {
-  glmc_launch_wait();
   glmc_launch_trigger();
+  glmc_launch_wait();
   const i32* ids = reinterpret_cast<const i32*>(args.ids);
   u64 count = u64(C::ids(args)) * C::WIDTH;
   u32 rows = C::rows(args);
@@ -25,8 +25,8 @@ GLMC_DEVICE void gather(const typename C::Arguments& args) {
 // Config: X, PUT, WIDTH, rows(args), tokens(args).
 template <class C>
 GLMC_DEVICE void append(const typename C::Arguments& args) {
-  glmc_launch_wait();
   glmc_launch_trigger();
+  glmc_launch_wait();
   const i32* rows = reinterpret_cast<const i32*>(args.rows);
   u32 tokens = C::tokens(args);
   for (u32 t = glmc_block_x(); t < tokens; t += glmc_grid_x()) {

@@ -1,7 +1,7 @@
 // Few tokens against a matrix in the lane layout. A block owns a run of rows, each warp of it groups of GROUP rows (or
 // a part of their columns, PARTS > 1), which come to shared memory by bulk copies, a ring of STAGES groups a warp. The
 // first copies are issued before the wait for the launch that makes x, since weights depend on no launch: they hide
-// that launch and their own latency. With experts the ids come first.
+// that launch and their own latency. With experts the ids come first, unless they are SETTLED.
 //
 // x is written to shared memory as integers of DIGITS bytes with a scale for 32 elements: one byte costs near 5e-3, three
 // are as exact as f32. All products are then of bytes.
@@ -13,6 +13,7 @@
 // Config: L (lane type), X, PUT, K, FREE, BATCHES (most), BLOCKS, THREADS, GROUP, PASS, PARTS, STAGES, LANES (of a row),
 // UNROLL, DIGITS, TOKENS (of a batch), FOLD, WEIGHTED, WAYS (matrices read together: 2 gives silu(a) * b), SHARE
 // (batches that share a vector), VECTORS (most of a block), EXPERTS (0: none), UNITS_TOTAL, BULK, XSTEP, YSTEP, YFIRST,
+// MORE (more(args, i) is added to each result), LATE (the next launch starts behind the wait), SETTLED (ids were made before the launch before),
 // batches(args), tokens(args), x(args), y(args), w(args, way); experts also ids(args); WEIGHTED also weight(args, choice).
 #pragma once
 #include "activation.cuh"
@@ -77,7 +78,7 @@ struct Chosen {
     if constexpr (C::EXPERTS > 0) {
       first = work.first_batch() * C::FOLD;
       u32 choice = first + glmc_lane();
-      if (choice < batches * C::FOLD) id = u32(C::ids(args)[choice]);
+      if (choice < batches * C::FOLD) id = C::SETTLED ? glmc_load_word(C::ids(args) + choice) : u32(C::ids(args)[choice]);
     }
   }
   // All lanes of a warp ask for the same piece. Where there are no experts a batch's matrix is its own.
@@ -161,6 +162,11 @@ GLMC_DEVICE u64 place(u32 batch, u32 row, u32 j) {
   return u64(C::YFIRST) + u64(j) * C::YSTEP + u64(batch) * C::FREE + row;
 }
 
+template <class C>
+GLMC_DEVICE void put_result(const typename C::Arguments& args, u64 at, f32 v) {
+  C::PUT::put(C::y(args), at, C::MORE ? v + C::more(args, at) : v);
+}
+
 // Results that several pieces add to.
 template <class C>
 constexpr bool PARTIAL_SUMS = C::PARTS * C::FOLD > 1 || C::WEIGHTED;
@@ -176,7 +182,7 @@ GLMC_DEVICE void take_sums(const typename C::Arguments& args, const Spot& s, u32
 #pragma unroll
     for (u32 way = 0; way < C::WAYS; ++way) partial[at * C::WAYS + way] = sum[way];
   } else if (j < tokens) {
-    C::PUT::put(C::y(args), place<C>(s.batch, s.row + r, j), finish<C>(sum));
+    put_result<C>(args, place<C>(s.batch, s.row + r, j), finish<C>(sum));
   }
 }
 
@@ -279,7 +285,7 @@ GLMC_DEVICE void join_pieces(const typename C::Arguments& args, const Work<C>& w
         }
       }
     }
-    C::PUT::put(C::y(args), place<C>(s.batch, s.row + r, j), finish<C>(total));
+    put_result<C>(args, place<C>(s.batch, s.row + r, j), finish<C>(total));
   }
 }
 
@@ -331,18 +337,25 @@ GLMC_DEVICE void multiply_pieces(const typename C::Arguments& args, const Planes
 template <class C>
 GLMC_DEVICE void gemv_lane(const typename C::Arguments& args, u32 block) {
   GLMC_SHARED(u8, x, Room<C>::VECTORS);
-  glmc_launch_trigger();
   // Ids come from a launch before, weights from none.
-  if (C::EXPERTS > 0) glmc_launch_wait();
+  constexpr bool AHEAD = C::EXPERTS == 0 || C::SETTLED;
+  if (!C::LATE) glmc_launch_trigger();
+  if (!AHEAD) glmc_launch_wait();
+  if (!AHEAD && C::LATE) glmc_launch_trigger();
   u32 batches = C::batches(args);
   Work<C> work(block, batches);
-  if (C::EXPERTS > 0 && work.groups == 0) return;
+  if (C::EXPERTS > 0 && work.groups == 0) {
+    // A launch does not end before the one before it.
+    if (AHEAD) glmc_launch_wait();
+    return;
+  }
   Planes p[C::WAYS];
 #pragma unroll
   for (u32 way = 0; way < C::WAYS; ++way) find_planes<typename C::L>(C::w(args, way), C::UNITS_TOTAL, p[way]);
   Chosen<C> chosen(args, work, batches);
   begin_pieces<C>(p, work, chosen);
-  if (C::EXPERTS == 0) glmc_launch_wait();
+  if (AHEAD) glmc_launch_wait();
+  if (AHEAD && C::LATE) glmc_launch_trigger();
   load_activations<C>(args, x, work.first_vector(), work.vectors());
   multiply_pieces<C>(args, p, x, work, chosen, C::tokens(args));
 }

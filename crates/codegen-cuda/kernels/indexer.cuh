@@ -10,8 +10,8 @@ GLMC_DEVICE void indexer_scores(const typename C::Arguments& args) {
   GLMC_SHARED(f32, q, 0);
   GLMC_SHARED(f32, weight, 4 * C::WIDTH * HEADS4);
   GLMC_SHARED(f32, key, 4 * (C::WIDTH + 1) * HEADS4);
-  glmc_launch_wait();
   glmc_launch_trigger();
+  glmc_launch_wait();
   f32* scores = reinterpret_cast<f32*>(args.scores);
   u32 tokens = C::tokens(args), keys = C::keys(args), first = glmc_block_x() * C::KEYS;
   if (first >= keys) return;

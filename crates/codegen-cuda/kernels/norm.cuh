@@ -1,5 +1,5 @@
 // Norms over rows: a block a row. What a thread does not keep of a long row is read twice (the second time from the cache).
-// Config: X, W (and B), PUT, WIDTH, EPS, rows(args).
+// Config: X, W (and B), PUT, WIDTH, EPS, FIXED (no launch writes W), rows(args).
 #pragma once
 #include "quant/float.cuh"
 
@@ -45,9 +45,10 @@ template <class C>
 GLMC_DEVICE void rms_norm(const typename C::Arguments& args) {
   GLMC_SHARED(f32, scratch, 0);
   f32 scale[NORM_HELD];
-  glmc_launch_wait();
   glmc_launch_trigger();
-  norm_scale<C>(args, scale);
+  if (C::FIXED) norm_scale<C>(args, scale);
+  glmc_launch_wait();
+  if (!C::FIXED) norm_scale<C>(args, scale);
   u32 rows = C::rows(args);
   for (u32 row = glmc_block_x(); row < rows; row += glmc_grid_x()) {
     u64 first = u64(row) * C::WIDTH;
@@ -62,8 +63,8 @@ GLMC_DEVICE void rms_norm(const typename C::Arguments& args) {
 template <class C>
 GLMC_DEVICE void layer_norm(const typename C::Arguments& args) {
   GLMC_SHARED(f32, scratch, 0);
-  glmc_launch_wait();
   glmc_launch_trigger();
+  glmc_launch_wait();
   u32 rows = C::rows(args);
   for (u32 row = glmc_block_x(); row < rows; row += glmc_grid_x()) {
     u64 first = u64(row) * C::WIDTH;
@@ -88,9 +89,10 @@ template <class C>
 GLMC_DEVICE void add_rms_norm(const typename C::Arguments& args) {
   GLMC_SHARED(f32, scratch, 0);
   f32 scale[NORM_HELD];
-  glmc_launch_wait();
   glmc_launch_trigger();
-  norm_scale<C>(args, scale);
+  if (C::FIXED) norm_scale<C>(args, scale);
+  glmc_launch_wait();
+  if (!C::FIXED) norm_scale<C>(args, scale);
   u32 rows = C::rows(args);
   for (u32 row = glmc_block_x(); row < rows; row += glmc_grid_x()) {
     u64 first = u64(row) * C::WIDTH;

@@ -52,9 +52,7 @@ GLMC_DEVICE f32 block_sum(f32 v, f32* scratch) {
   glmc_sync();
   if (glmc_lane() == 0) scratch[glmc_warp()] = v;
   glmc_sync();
-  f32 sum = 0.0f;
-  for (u32 w = 0; w < glmc_threads() / WARP; ++w) sum += scratch[w];
-  return sum;
+  return warp_sum(glmc_lane() < glmc_threads() / WARP ? scratch[glmc_lane()] : 0.0f);
 }
 
 // What a float is stored as.

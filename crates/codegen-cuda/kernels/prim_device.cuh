@@ -78,6 +78,8 @@ GLMC_DEVICE u32 glmc_shuffle_up(u32 v, u32 by) { return __shfl_up_sync(0xfffffff
 GLMC_DEVICE f32 glmc_shuffle(f32 v, u32 lane) { return __shfl_sync(0xffffffffu, v, lane); }
 GLMC_DEVICE u32 glmc_shuffle(u32 v, u32 lane) { return __shfl_sync(0xffffffffu, v, lane); }
 GLMC_DEVICE u32 glmc_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
+// The largest of the lanes' integers, in every lane.
+GLMC_DEVICE u32 glmc_warp_max(u32 v) { return __reduce_max_sync(0xffffffffu, v); }
 GLMC_DEVICE u32 glmc_popcount(u32 v) { return __popc(v); }
 GLMC_DEVICE u32 glmc_first_bit(u32 v) { return u32(__ffs(v) - 1); }
 
@@ -193,6 +195,13 @@ GLMC_DEVICE U4 glmc_load_stream(const void* p) {
   return v;
 }
 
+// A word as it is in the cache that all multiprocessors share.
+GLMC_DEVICE u32 glmc_load_word(const void* p) {
+  u32 v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 // Asynchronous copies of 16 bytes to shared memory, in groups.
 GLMC_DEVICE void glmc_copy16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(glmc_shared_address(to)), "l"(from) : "memory");
@@ -223,10 +232,14 @@ GLMC_DEVICE void glmc_barrier_expect(u64* bar, u32 bytes) {
                : "memory");
 }
 GLMC_DEVICE void glmc_bulk_copy(void* to, const void* from, u32 bytes, u64* bar) {
-  asm volatile("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   glmc_shared_address(to)),
-               "l"(from), "r"(bytes), "r"(glmc_shared_address(bar))
-               : "memory");
+  // What is read once makes room first: code and activations of a step stay in the cache.
+  u64 once;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+  asm volatile(
+      "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+          glmc_shared_address(to)),
+      "l"(from), "r"(bytes), "r"(glmc_shared_address(bar)), "l"(once)
+      : "memory");
 }
 GLMC_DEVICE void glmc_barrier_wait(u64* bar, u32 parity) {
   u32 done = 0;

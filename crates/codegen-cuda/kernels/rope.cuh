@@ -23,8 +23,8 @@ GLMC_DEVICE void rotate_pair(const u8* x, u64 from, u8* y, u64 to, f64 angle) {
 
 template <class C>
 GLMC_DEVICE void rope(const typename C::Arguments& args) {
-  glmc_launch_wait();
   glmc_launch_trigger();
+  glmc_launch_wait();
   const i32* pos = reinterpret_cast<const i32*>(args.pos);
   u64 per_token = C::per_token(args) / 2, pairs = C::tokens(args) * per_token;
   for (u64 i = global_thread(); i < pairs; i += global_threads()) {

@@ -81,8 +81,8 @@ GLMC_DEVICE i64 place_in_pool(const i32* ids, u64 row, u64 count, u32 rows) {
 template <class C>
 GLMC_DEVICE void rows_of_pieces(const typename C::Arguments& args) {
   GLMC_SHARED(f32, scratch, 0);
-  glmc_launch_wait();
   glmc_launch_trigger();
+  glmc_launch_wait();
   u64 rows = C::rows(args);
   for (u64 row = glmc_block_x(); row < rows; row += glmc_grid_x()) {
     i64 to = C::place(args, row);

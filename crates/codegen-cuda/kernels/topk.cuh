@@ -16,8 +16,8 @@ GLMC_DEVICE void topk(const typename C::Arguments& args) {
   GLMC_SHARED(u32, state, 1024 + 160);
   GLMC_SHARED(u32, keys, 1024 + 192);
   GLMC_SHARED(u32, places, 1024 + 192 + 4 * C::COUNT);
-  glmc_launch_wait();
   glmc_launch_trigger();
+  glmc_launch_wait();
   i32* ids = reinterpret_cast<i32*>(args.ids);
   f32* part = reinterpret_cast<f32*>(args.ids);
   u32 rows = C::rows(args), width = C::width(args);

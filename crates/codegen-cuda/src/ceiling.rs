@@ -31,6 +31,8 @@ pub fn kernel(bytes: u64) -> Generated {
         body,
         signature,
         launches: vec![LaunchShape { symbol: name.clone(), grid: [blocks, 1, 1], threads: THREADS, shared: 0 }],
+        side: None,
+        early: Vec::new(),
         config: "a block a piece".into(),
         rejected: Vec::new(),
         name,
@@ -54,6 +56,8 @@ pub fn gap() -> Generated {
         body,
         signature,
         launches: vec![LaunchShape { symbol: "gap".into(), grid: [1, 1, 1], threads: 32, shared: 0 }],
+        side: None,
+        early: Vec::new(),
         config: "one block".into(),
         rejected: Vec::new(),
     }

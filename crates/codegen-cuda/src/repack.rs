@@ -159,6 +159,8 @@ pub fn kernel(ty: &TensorType) -> Option<Generated> {
         body,
         signature,
         launches: vec![shape],
+        side: None,
+        early: Vec::new(),
         config: "a thread a unit".into(),
         rejected: Vec::new(),
     })

@@ -68,6 +68,9 @@ pub struct Options {
     pub multiprocessors: Option<u32>,
     /// In place of the generator's own choice.
     pub tuning: Option<Tuning>,
+    /// Which inputs no launch writes, so that a kernel may read them before it waits for the launch before; inputs past
+    /// the end are written.
+    pub fixed: Vec<bool>,
     /// The merge that the output awaits where the rank holds a part of what is reduced: it then has the form of a part
     /// ([`glmc_ir::placement::softmax_part`], [`glmc_ir::placement::topk_part`]), positions counted in the part.
     pub merge: Option<PendingKind>,
@@ -120,10 +123,30 @@ pub struct Generated {
     pub signature: Signature,
     /// Launches in order; each depends on the one before.
     pub launches: Vec<LaunchShape>,
+    /// How it may share a launch with others, if it may.
+    pub(crate) side: Option<Side>,
+    /// Arguments that it could read before its wait, were they known to be settled: see `program/settle.rs`.
+    pub(crate) early: Vec<String>,
     /// The chosen configuration in a few words.
     pub config: String,
     /// Configurations that were not possible, each with its reason.
     pub rejected: Vec<String>,
+}
+
+/// What a launch that does the work of several kernels takes of each.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Side {
+    /// Arguments, tables and constants, without a namespace.
+    pub(crate) inner: String,
+    /// The statement that runs it, over `args`.
+    pub(crate) call: String,
+    /// Threads of a block: these, or any multiple of a warp of at least so many.
+    pub(crate) threads: u32,
+    pub(crate) exact: bool,
+    /// Whether any number of blocks does its work.
+    pub(crate) loops: bool,
+    /// Blocks that must fit a multiprocessor.
+    pub(crate) blocks: u32,
 }
 
 /// Why there is no kernel.

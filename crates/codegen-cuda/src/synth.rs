@@ -57,6 +57,8 @@ pub fn kernel(q: QuantType) -> Option<Generated> {
         body,
         signature,
         launches: vec![shape],
+        side: None,
+        early: Vec::new(),
         config: "a thread a block".into(),
         rejected: Vec::new(),
     })

@@ -33,7 +33,7 @@ const fn fault(
     Fault { what, contract, cases, header, from, to }
 }
 
-const FAULTS: [Fault; 29] = [
+const FAULTS: [Fault; 30] = [
     fault(
         "the nibbles of the first byte of a block exchanged",
         "matmul",
@@ -50,6 +50,13 @@ const FAULTS: [Fault; 29] = [
         ["b + 4, j / 32", "b + 4, (j / 32 + 1) % 8"],
     ),
     fault("the last row skipped", "matmul", "tokens", "matmul.cuh", ["row < C::ROWS;", "row + 1 < C::ROWS;"]),
+    fault(
+        "the last row of floats skipped",
+        "matmul",
+        "1 x 3 x 8",
+        "matmul.cuh",
+        ["first + g >= C::ROWS ||", "first + g + 1 >= C::ROWS ||"],
+    ),
     fault("the last row skipped", "grouped_matmul", "[1, ", "grouped.cuh", ["row < C::ROWS;", "row + 1 < C::ROWS;"]),
     fault("the tail of K not masked", "matmul", "x 65 x 129", "split.cuh", ["if (k + e < end)", "if (k + e <= end)"]),
     fault(
@@ -57,7 +64,7 @@ const FAULTS: [Fault; 29] = [
         "rms_norm",
         "",
         "prim.cuh",
-        ["  glmc_sync();\n  f32 sum = 0.0f;", "  f32 sum = 0.0f;"],
+        ["  glmc_sync();\n  return warp_sum(", "  return warp_sum("],
     ),
     fault(
         "the mean forgotten",
@@ -85,7 +92,7 @@ const FAULTS: [Fault; 29] = [
         "attention",
         "x 300 keys",
         "attention.cuh",
-        ["y = glmc_fma(share[p],", "y = glmc_fma(1.0f,"],
+        ["y = glmc_fma(share[glmc_warp() + k * WARPS],", "y = glmc_fma(1.0f,"],
     ),
     fault(
         "the second key of a pair forgotten",
@@ -102,7 +109,7 @@ const FAULTS: [Fault; 29] = [
         "topk.cuh",
         ["equal && equal_before < equal_wanted", "equal && equals + (total >> 16) - 1 - equal_before < equal_wanted"],
     ),
-    fault("the bias weighs", "moe_route", "bias: true", "route.cuh", ["gate[b.index];", "choice[b.index];"]),
+    fault("the bias weighs", "moe_route", "bias: true", "route.cuh", [": gate[e];", ": choice[e];"]),
     fault("pairs rotated backwards", "rope", "", "rope.cuh", ["a * c - b * s", "a * c + b * s"]),
     fault(
         "a row off by one",

@@ -65,6 +65,8 @@ impl Meets {
 pub struct PhaseLaunches {
     /// In order; each may depend on all before it.
     pub calls: Vec<Call>,
+    /// What a graph launches in place of the calls, to the same effect; empty if it launches the calls.
+    pub graph: Vec<Call>,
     /// For each rank, the values that its kernels read as symbols, in order.
     pub symbols: Vec<Vec<SymbolPart>>,
     /// For each rank, bytes of its step parameters by the bounds, in the plan's order.
@@ -73,6 +75,13 @@ pub struct PhaseLaunches {
     pub meetings: Vec<usize>,
     /// What a library moves, in order, where it is asked to.
     pub transfers: Vec<Transfer>,
+}
+
+impl PhaseLaunches {
+    /// What a graph launches, in order.
+    pub fn launched(&self) -> &[Call] {
+        if self.graph.is_empty() { &self.calls } else { &self.graph }
+    }
 }
 
 /// What a library moves between devices, between two calls.
@@ -131,9 +140,9 @@ pub struct Part {
 }
 
 /// One run of a kernel.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Call {
-    /// Index of the step in the phase.
+    /// Index of the step in the phase; of several that share a launch the first.
     pub step: usize,
     /// Whose step it is; of a step of several ranks the first.
     pub rank: usize,

@@ -101,7 +101,7 @@ pub(super) fn measure(job: &Job, args: &BenchArgs, index: usize) -> Result<Measu
         note("trace", start);
         let start = Instant::now();
         let times = probe.with(|d| d.time_calls(plan, phase, LAUNCHES, ROUNDS))??;
-        let calls = &program.launches.phases[phase].calls;
+        let calls = program.launches.phases[phase].launched();
         let row = |t: glmc_runtime::device::cuda::CallTime| KernelRow {
             number: t.kernel,
             config: program.kernels[t.kernel].config.clone(),
@@ -131,7 +131,7 @@ fn traced(
     device: &mut CudaDevice,
     quiet: bool,
 ) -> Result<(Vec<Piece>, f64), CliError> {
-    let calls = &program.launches.phases[phase].calls;
+    let calls = program.launches.phases[phase].launched();
     let mut used: Vec<usize> = calls.iter().map(|c| c.kernel).collect();
     used.sort_unstable();
     used.dedup();

@@ -134,7 +134,7 @@ impl Item {
         let storage = ins.iter().map(lane).collect();
         let contract = task.contract();
         let multiprocessors = Some(gpu.context.info().multiprocessors);
-        let options = Options { activations, storage, multiprocessors, tuning, merge: None };
+        let options = Options { activations, storage, multiprocessors, tuning, fixed: Vec::new(), merge: None };
         let syms = SymValues::default();
         let request = Request { kernel: &contract, inputs: &inputs, syms: &syms, arch: gpu.arch, options: &options };
         let kernel = generate(&request)?;

@@ -49,9 +49,17 @@ GLMC_DEVICE u32 glmc_ballot(bool p) {
   for (u32 i = 0; i < live; ++i) bits |= (w.slot[parity][i] & 1u) << i;
   return bits;
 }
+GLMC_DEVICE u32 glmc_warp_max(u32 v) {
+  for (u32 m = 16; m; m >>= 1) {
+    u32 other = glmc_shuffle_xor(v, m);
+    v = other > v ? other : v;
+  }
+  return v;
+}
 GLMC_DEVICE u32 glmc_popcount(u32 v) { return u32(__builtin_popcount(v)); }
 GLMC_DEVICE u32 glmc_first_bit(u32 v) { return u32(__builtin_ffs(int(v)) - 1); }
 
+GLMC_DEVICE u32 glmc_load_word(const void* p) { return *static_cast<const u32*>(p); }
 GLMC_DEVICE u32 glmc_atomic_add(u32* p, u32 v) {
   u32 before = *p;
   *p += v;

@@ -35,6 +35,9 @@ impl Check {
     pub fn new(case: Arc<Case>, options: Options) -> Check {
         let types = case.inputs.iter().map(|i| i.ty().clone()).collect();
         let (bounds, values) = (SymValues::default(), SymValues::default());
+        // With symbols nothing is known to stay as it is: both ways are checked.
+        let fixed = case.inputs.iter().enumerate().map(|(i, of)| i > 0 && !matches!(of, In::Pool(..))).collect();
+        let options = Options { fixed, ..options };
         Check { what: case.what.clone(), case, types, bounds, values, options }
     }
 
@@ -81,7 +84,8 @@ impl Check {
         }
         case.kernel.result_types(&types.iter().collect::<Vec<_>>()).ok()?;
         let what = format!("{} with symbols", self.what);
-        Some(Check { what, types, bounds, values, ..self.clone() })
+        let options = Options { fixed: Vec::new(), ..self.options.clone() };
+        Some(Check { what, types, bounds, values, options, ..self.clone() })
     }
 
     /// What a relative L2 may be.

@@ -44,8 +44,14 @@ impl List {
     ) {
         let stored = |i: &In| if matches!(i, In::W(..)) { Storage::Lane } else { Storage::Rows };
         let storage = inputs.iter().map(stored).collect();
-        let options =
-            Options { activations, storage, multiprocessors: self.multiprocessors, tuning: None, merge: None };
+        let options = Options {
+            activations,
+            storage,
+            multiprocessors: self.multiprocessors,
+            tuning: None,
+            fixed: Vec::new(),
+            merge: None,
+        };
         let case = Case { what: format!("lane, {what} {activations:?}"), kernel: kernel.into(), inputs };
         let mut check = Check::new(Arc::new(case), options);
         if let (true, Some(tokens)) = (symbolic, check.types[0].dims[0].extent.as_const()) {

@@ -9,6 +9,7 @@ use glmc_ir::ty::{Dim, Elem, Extent, PendingKind};
 
 use super::attention_tiles::{self, Tiles};
 use super::cx::{Candidate, Cx, Draft, Entry, Part, choose, float};
+use crate::program::settle::UNSETTLED;
 use crate::request::GenerateError;
 
 /// Keys that are scored between two updates of the output.
@@ -17,8 +18,9 @@ const TILE: u64 = 64;
 const STAGED: u64 = 16;
 /// Most parts of the keys.
 const MOST_PARTS: u64 = 128;
-/// Threads of a block that merges parts.
-const MERGE: u64 = 128;
+/// Columns and warps of a block that merges parts.
+const MERGE: u64 = 32;
+const MERGE_WARPS: u64 = 8;
 /// Most floats of the output that one thread may hold.
 const MOST_HELD: u64 = 32;
 
@@ -117,6 +119,21 @@ impl Operands<'_> {
             ),
             None => "  GLMC_DEVICE static i32 selected(const Args&, u32, u32) { return -1; }\n".into(),
         }
+    }
+
+    /// What may be read before the queries are there; a selection is made right before them.
+    fn early(&self, cx: &Cx<'_>) -> Vec<String> {
+        let queries = self.queries.len();
+        if !self.fours() || self.selection.is_some() {
+            return Vec::new();
+        }
+        cx.inputs[queries..].iter().map(|p| p.ident.clone()).collect()
+    }
+
+    /// Whether rows are copied, queries are floats too, and all pieces begin and end at multiples of 16 bytes.
+    fn fours(&self) -> bool {
+        let floats = self.queries.iter().all(|q| q.ty.elem == Elem::F32);
+        floats && self.staged_row() > 0 && self.keys.iter().all(|k| k.width.is_multiple_of(4) && k.at.is_multiple_of(4))
     }
 }
 
@@ -240,6 +257,7 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
         ("ROW", row),
         ("LIST", sizes.list),
         ("WORDS", sizes.words),
+        ("MERGE_WARPS", MERGE_WARPS),
     ];
     for (name, value) in constants {
         let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
@@ -265,7 +283,9 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
     if parts > 1 {
         let all = cx.bound(tokens).unwrap_or(0) * sizes.all_heads;
         let grid = [all, sizes.dv.div_ceil(MERGE), 1];
-        let merge = Entry::only("attention_merge<Config>(args);", grid, MERGE as u32, 4 * parts + 16);
+        let threads = MERGE * MERGE_WARPS;
+        let shared = 4 * (parts + threads) + 16;
+        let merge = Entry::only("attention_merge<Config>(args);", grid, threads as u32, shared);
         entries.push(Entry { suffix: "merge".into(), ..merge });
     }
     Ok(Draft {
@@ -274,7 +294,8 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
         entries,
         scratch,
         loose: true,
-        config: format!("{heads} heads a block of {threads} threads, keys in {parts} parts"),
+        early: of.early(cx),
+        config: format!("{heads} heads a block of {threads} threads, keys in up to {parts} parts"),
         why: "heads that share keys load them once; parts fill the machine when tokens are few".into(),
         rejected,
         ..Draft::default()
@@ -307,7 +328,19 @@ fn candidates(cx: &Cx<'_>, s: &Sizes, shared_keys: bool) -> Vec<Candidate<Way>> 
 /// Loads of queries, keys and values.
 fn functors(cx: &Cx<'_>, s: &Sizes, of: &Operands<'_>) -> String {
     let mut m = of.load_q();
-    let _ = writeln!(m, "  static constexpr bool PAGED = {}, STAGED = {};", of.table.is_some(), s.row > 0);
+    let fours = of.fours();
+    m.push_str("  GLMC_DEVICE static const u8* query_chunk(const Args& args, u32 t, u32 h, u32 d) {\n");
+    m.push_str("    u64 head = u64(t) * ALL_HEADS + h;\n");
+    let mut at = 0;
+    for (q, k) in of.queries.iter().zip(&of.keys).filter(|_| fours) {
+        let w = k.width;
+        let _ = writeln!(m, "    if (d < {}) return args.{} + 4 * (head * {w} + (d - {at}));", at + w, q.ident);
+        at += w;
+    }
+    m.push_str("    (void)args, (void)head, (void)d;\n    return nullptr;\n  }\n");
+    let (paged, staged) = (of.table.is_some(), s.row > 0);
+    let _ = writeln!(m, "  static constexpr bool PAGED = {paged}, STAGED = {staged}, FOURS = {fours};");
+    let _ = writeln!(m, "  {UNSETTLED}");
     let _ = writeln!(m, "  static constexpr u32 KEYS = {}, VALUE_AT = {};", of.keys.len(), of.v.at);
     let widths: Vec<u64> = of.keys.iter().map(|k| k.width).collect();
     let before: Vec<u64> = (0..widths.len()).map(|i| widths[..i].iter().sum()).collect();

@@ -10,7 +10,7 @@ use glmc_ir::quant::QuantType;
 use glmc_ir::ty::{Dim, Elem, Extent, PendingKind, TensorType};
 
 use crate::repack::LaneType;
-use crate::request::{GenerateError, Generated, LaunchShape, Request, Storage};
+use crate::request::{GenerateError, Generated, LaunchShape, Request, Side, Storage};
 use crate::signature::{Field, Role, Signature, ident};
 
 /// Most blocks of a launch that loops over its work; larger launches only cost block starts.
@@ -70,12 +70,27 @@ pub(crate) struct Draft {
     pub(crate) entries: Vec<Entry>,
     /// Bytes of scratch.
     pub(crate) scratch: u64,
+    /// Whether its only launch may do the work of other kernels too: blocks are told apart by y.
+    pub(crate) beside: Option<Beside>,
+    /// See [`Generated::early`].
+    pub(crate) early: Vec<String>,
     /// Whether scratch may hold anything before each run: all of it that is read was written by the same run.
     pub(crate) loose: bool,
     /// The chosen configuration in a few words, and why.
     pub(crate) config: String,
     pub(crate) why: String,
     pub(crate) rejected: Vec<String>,
+}
+
+/// What blocks a kernel takes beside others in its launch; it meets no block but its own either way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Beside {
+    /// Blocks of its own threads alone; more blocks than its grid has do nothing.
+    Exact,
+    /// The same, of any number of warps from so many threads on.
+    Wide(u32),
+    /// Blocks of any number of warps, and any number of them: it loops over its work.
+    Any,
 }
 
 /// One entry of a draft.
@@ -245,6 +260,11 @@ impl<'a> Cx<'a> {
         factors.join(" * ")
     }
 
+    /// Whether no launch writes input `i`.
+    pub(crate) fn fixed(&self, i: usize) -> bool {
+        self.request.options.fixed.get(i) == Some(&true)
+    }
+
     /// Headers of the decoders of these parts.
     pub(crate) fn decoders(&self, parts: &[&Part]) -> Vec<&'static str> {
         let of = |p: &&Part| if p.lane().is_some() { "quant/lane.cuh" } else { decoder(p.ty.elem).1 };
@@ -322,6 +342,21 @@ impl<'a> Cx<'a> {
         let hash = blake3::hash(format!("{head}{inner}{:?}", d.entries).as_bytes()).to_hex();
         let name = format!("{}_{}", kernel.name(), &hash[..12]);
         let mut body = format!("{head}namespace {name}_ {{\n{inner}}}  // namespace\n");
+        let side = match (d.beside, d.entries.as_slice()) {
+            (Some(how), [e]) if d.scratch == 0 && e.grid[1..] == [1, 1] => Some(Side {
+                inner,
+                call: e.call.clone(),
+                threads: match how {
+                    Beside::Exact => e.threads,
+                    Beside::Wide(least) => least,
+                    Beside::Any => 32,
+                },
+                exact: how == Beside::Exact,
+                loops: how == Beside::Any,
+                blocks: e.blocks,
+            }),
+            _ => None,
+        };
         let mut launches = Vec::new();
         for e in d.entries {
             let symbol = if e.suffix.is_empty() { name.clone() } else { format!("{name}_{}", e.suffix) };
@@ -333,7 +368,8 @@ impl<'a> Cx<'a> {
             launches.push(self.shape(symbol, &e)?);
         }
         let includes: BTreeSet<&'static str> = d.includes.into_iter().collect();
-        Ok(Generated { name, includes, body, signature, launches, config: d.config, rejected: d.rejected })
+        let (config, rejected, early) = (d.config, d.rejected, d.early);
+        Ok(Generated { name, includes, body, signature, launches, side, early, config, rejected })
     }
 
     fn shape(&self, symbol: String, e: &Entry) -> Result<LaunchShape, GenerateError> {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use glmc_ir::ty::{Extent, TensorType};
 
-use super::cx::{Cx, Draft, Entry, MOST_BLOCKS};
+use super::cx::{Beside, Cx, Draft, Entry, MOST_BLOCKS};
 use crate::request::GenerateError;
 
 const THREADS: u64 = 256;
@@ -89,6 +89,7 @@ fn draft(cx: &Cx<'_>, read: &str, value: &str) -> Result<Draft, GenerateError> {
         entries: vec![Entry::only("elementwise<Config>(args);", [blocks, 1, 1], THREADS as u32, 0)],
         config: format!("a thread an element, {blocks} blocks of {THREADS}"),
         why: "bound by memory; operands are decoded where they are read".into(),
+        beside: Some(Beside::Any),
         ..Draft::default()
     })
 }

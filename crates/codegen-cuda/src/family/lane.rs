@@ -15,6 +15,8 @@ const LEAST_BLOCK: u64 = 8 * 1024;
 const MOST_STAGES: u64 = 8;
 /// Warps of a block.
 const WARPS: [u32; 4] = [8, 12, 16, 24];
+/// Matrices below so many bytes take at most so many: they share a multiprocessor with other launches.
+const SMALL: (u64, u32) = (4 << 20, 16);
 /// Most choices that a block's batches may have: a lane holds each.
 const MOST_CHOICES: u64 = 32;
 
@@ -123,7 +125,9 @@ pub(super) fn plan_side_by_side(cx: &Cx<'_>, list: &[(&Part, Shape)]) -> Result<
     let slowest = |l: &[Config]| l.iter().map(|c| c.cost).fold(0.0, f64::max);
     let mut best: Result<Vec<Config>, String> = Err("no configuration".into());
     let asked = cx.request.options.tuning.map(|t| t.warps);
-    for warps in asked.map_or(WARPS.to_vec(), |w| vec![w]) {
+    let bytes = list.iter().map(|(w, s)| s.ways * w.ty.bytes(&Default::default()).unwrap_or(0)).sum::<u64>();
+    let few = WARPS.into_iter().filter(|w| bytes >= SMALL.0 || *w <= SMALL.1).collect();
+    for warps in asked.map_or(few, |w| vec![w]) {
         let made: Result<Vec<Config>, String> = list.iter().map(|(w, s)| cheapest(cx, w, s, warps)).collect();
         best = match (best, made) {
             (Ok(a), Ok(b)) if slowest(&b) < slowest(&a) => Ok(b),
@@ -231,7 +235,9 @@ fn with(cx: &Cx<'_>, s: &Shape, lane: LaneType, tuning: Tuning) -> Result<Config
     if needed(1) > most {
         return Err(format!("more shared memory than the {most} bytes of a block"));
     }
-    let room = if tuning.shared == 0 { half(cx) } else { u64::from(tuning.shared).min(most) };
+    // Experts begin when their ids are there: the launch behind them, which has its ids then, takes less.
+    let usual = if s.experts > 0 && s.folded == 0 { most * 5 / 8 } else { half(cx) };
+    let room = if tuning.shared == 0 { usual } else { u64::from(tuning.shared).min(most) };
     let copies = pieces.div_ceil(warps);
     let stages = if bulk { (1..=copies.min(MOST_STAGES)).rev().find(|n| needed(*n) <= room).unwrap_or(1) } else { 1 };
     let threads = 32 * warps;
@@ -255,11 +261,12 @@ fn with(cx: &Cx<'_>, s: &Shape, lane: LaneType, tuning: Tuning) -> Result<Config
         stages,
         partial: partial > 0,
         bytes: per_machine * block_groups * group * row,
-        alone: shared > half(cx) / per_machine || warps * per_machine > 16,
+        ahead: s.experts == 0,
+        alone: shared > usual / per_machine || warps * per_machine > 16,
     };
     let cost = load.microseconds();
     // Where two blocks do not fit, a thread may have all registers.
-    let resident = if threads <= 512 && s.tokens <= 2 && shared <= half(cx) { 2 } else { 1 };
+    let resident = if threads <= 512 && s.tokens <= 2 && shared <= usual { 2 } else { 1 };
     let rejected = Vec::new();
     Ok(Config {
         blocks,

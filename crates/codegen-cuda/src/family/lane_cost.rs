@@ -28,6 +28,8 @@ pub(super) struct Load {
     pub(super) partial: bool,
     /// Bytes of the weight that the multiprocessor reads.
     pub(super) bytes: u64,
+    /// Whether copies start before the launch that makes the activations has ended.
+    pub(super) ahead: bool,
     /// Whether no block of the next launch fits beside these.
     pub(super) alone: bool,
 }
@@ -37,6 +39,9 @@ type Fit = [f64; 10];
 
 /// Bytes a microsecond of plain reading.
 const READ: f64 = 4.695e6;
+
+/// What a microsecond of reading costs that no launch hides: also the latency of its start.
+const BEHIND: f64 = 1.5;
 
 /// A type, digits of activations, and what fits them.
 const FITS: [(&str, u64, Fit); 8] = [
@@ -78,6 +83,10 @@ impl Load {
         let fit = FITS.iter().find(|(name, digits, _)| *name == self.lane && *digits == self.digits);
         // Types without a fit are near the one of whole bytes.
         let (_, _, fit) = fit.unwrap_or(&FITS[0]);
-        self.terms().iter().zip(fit).map(|(t, c)| t * c).sum()
+        // In a plan the launch before leaves time for what is ahead; the rest is read when it has ended. Launches of one
+        // kernel, which the constants are fitted to, do not show it.
+        let behind = self.copies.saturating_sub(self.stages) as f64 / self.copies.max(1) as f64;
+        let waits = if self.ahead { BEHIND * behind * self.bytes as f64 * 132.0 / READ } else { 0.0 };
+        self.terms().iter().zip(fit).map(|(t, c)| t * c).sum::<f64>() + waits
     }
 }

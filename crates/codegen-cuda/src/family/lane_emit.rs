@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 
 use glmc_ir::ty::Elem;
 
-use super::cx::{Cx, Draft, Entry, Part};
+use super::cx::{Beside, Cx, Draft, Entry, Part};
 use super::lane::Config;
+use crate::program::adds::ALONE;
+use crate::program::settle::{EARLY, LATE, UNSETTLED};
 use crate::request::GenerateError;
 
 /// The functions by which device code finds the launch's arguments.
@@ -54,6 +56,9 @@ impl Config {
         for (name, value) in [("BULK", self.bulk), ("WEIGHTED", s.folded > 0)] {
             let _ = writeln!(m, "  static constexpr bool {name} = {value};");
         }
+        let _ = writeln!(m, "  {ALONE}");
+        // Who waits first has nothing to gain from an early successor.
+        let _ = writeln!(m, "  {}\n  {UNSETTLED}", if s.experts > 0 { LATE } else { EARLY });
         m
     }
 
@@ -76,7 +81,8 @@ impl Config {
         for (name, value) in [("batches", batches), ("tokens", tokens)] {
             let _ = writeln!(m, "  GLMC_DEVICE static u32 {name}(const Args& args) {{ return {value}; }}");
         }
-        if let Some(ids) = cx.inputs.iter().find(|p| p.ty.elem == Elem::I32).filter(|_| s.experts > 0) {
+        let ids = cx.inputs.iter().find(|p| p.ty.elem == Elem::I32).filter(|_| s.experts > 0);
+        if let Some(ids) = ids {
             let _ = writeln!(
                 m,
                 "  GLMC_DEVICE static const i32* ids(const Args& args) {{ return reinterpret_cast<const i32*>(args.{}); \
@@ -111,6 +117,8 @@ impl Config {
             config: self.words(),
             why: why.into(),
             rejected: self.rejected.clone(),
+            beside: Some(Beside::Exact),
+            early: ids.into_iter().map(|p| p.ident.clone()).collect(),
             ..Draft::default()
         })
     }

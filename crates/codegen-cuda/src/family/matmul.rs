@@ -6,11 +6,13 @@ use std::fmt::Write as _;
 
 use glmc_ir::kernel::MatmulKernel;
 use glmc_ir::ops::Einsum;
+use glmc_ir::quant::QuantType;
 use glmc_ir::ty::{Dim, Elem};
 
-use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part, choose};
+use super::cx::{Beside, Cx, Draft, Entry, MOST_BLOCKS, Part, choose};
 use super::tensor::{Matrix, Split, THREADS, Tile};
 use super::{lane, lane_emit};
+use crate::program::settle::EARLY;
 use crate::request::GenerateError;
 
 /// Warps of a block of `any` and `rows`.
@@ -73,11 +75,19 @@ pub(super) fn matmul(cx: &Cx<'_>, kernel: &MatmulKernel) -> Result<Draft, Genera
         None => Ok((any_cost, ())),
     };
     let lane_verdict = lanes.as_ref().map(|_| (0.05, ())).map_err(Clone::clone);
-    let list = vec![("any", any_verdict), ("rows", rows_verdict), ("tensor", tile_verdict), ("lane", lane_verdict)];
+    let columns_verdict = columns(cx, &forms, tokens).map(|()| (0.06, ()));
+    let list = vec![
+        ("any", any_verdict),
+        ("rows", rows_verdict),
+        ("columns", columns_verdict),
+        ("tensor", tile_verdict),
+        ("lane", lane_verdict),
+    ];
     let (name, (), rejected) = choose(cx, list)?;
     let mut draft = match (&forms, &lanes, &tile) {
         (Ok(forms), Ok(lanes), _) if name == "lane" => few(cx, &e, forms, lanes)?,
         (Ok(forms), _, Ok((tile, list))) if name == "tensor" => many(cx, &e, forms, *tile, list)?,
+        (Ok(forms), ..) if name == "columns" => in_columns(cx, &e, forms)?,
         (Ok(forms), ..) if name == "rows" => matrix(cx, &e, forms)?,
         _ => any(cx, &e)?,
     };
@@ -155,6 +165,30 @@ fn per_part(names: &[String], template: &str) -> String {
     out
 }
 
+/// Rows of a block of `columns`, its fewest threads, and the runs of a row that one of them holds.
+const COLUMNS_ROWS: u64 = 2;
+const COLUMNS_THREADS: u64 = 512;
+const COLUMNS_HELD: u64 = 2;
+/// More rows fill the machine a warp each.
+const COLUMNS_MOST: u64 = 2048;
+
+/// Whether `columns` serves: one token, floats, few long rows.
+fn columns(cx: &Cx<'_>, forms: &Result<Vec<Rows>, String>, tokens: u64) -> Result<(), String> {
+    let forms = forms.as_ref().map_err(Clone::clone)?;
+    if tokens != 1 {
+        return Err(format!("{tokens} tokens, it takes one"));
+    }
+    let float = |w: &Part| matches!(w.ty.elem.storage(), Some(QuantType::F32 | QuantType::F16 | QuantType::BF16));
+    if let Some(w) = cx.inputs[1..].iter().find(|w| !float(w)) {
+        return Err(format!("{} is no matrix of floats", w.ident));
+    }
+    let most = 8 * COLUMNS_THREADS * COLUMNS_HELD;
+    match forms.iter().find(|f| f.batches != 1 || f.free > COLUMNS_MOST || f.k % 8 != 0 || f.k > most) {
+        Some(f) => Err(format!("{} rows of {} in {} batches", f.free, f.k, f.batches)),
+        None => Ok(()),
+    }
+}
+
 /// Splits structs into the members of `Config` (the first) and the text after it.
 fn structs(list: Vec<String>) -> (String, String, Vec<String>) {
     let names: Vec<String> =
@@ -213,6 +247,41 @@ fn few(cx: &Cx<'_>, e: &Einsum, forms: &[Rows], lanes: &[lane::Config]) -> Resul
         config: lanes.iter().map(lane::Config::words).collect::<Vec<_>>().join("; "),
         why: "bound by the weight's bytes, whose copies hide the launch before".into(),
         rejected: lanes.iter().flat_map(|l| l.rejected.clone()).collect(),
+        beside: Some(Beside::Exact),
+        ..Draft::default()
+    })
+}
+
+/// `columns`.
+fn in_columns(cx: &Cx<'_>, e: &Einsum, forms: &[Rows]) -> Result<Draft, GenerateError> {
+    let (offsets, _) = joined(cx, e);
+    let (mut list, mut call, mut blocks) = (Vec::new(), String::from("u32 block = glmc_block_x();\n"), 0);
+    for (i, ((f, w), first)) in forms.iter().zip(&cx.inputs[1..]).zip(&offsets).enumerate() {
+        let mut m = types(cx, w)?;
+        let constants =
+            [("ROWS", f.free), ("K", f.k), ("GROUP", COLUMNS_ROWS), ("HELD", COLUMNS_HELD), ("YFIRST", *first)];
+        for (name, value) in constants {
+            let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
+        }
+        let count = cx.size(&f.tokens);
+        let _ = writeln!(m, "  static constexpr bool FIXED = {};", cx.fixed(i + 1));
+        let _ = writeln!(m, "  GLMC_DEVICE static u32 tokens(const Args& args) {{ return {count}; }}");
+        list.push(m);
+        let name = if i == 0 { "Config".to_owned() } else { format!("Config{i}") };
+        let from = if blocks == 0 { "block".to_owned() } else { format!("block - {blocks}") };
+        blocks += f.free.div_ceil(COLUMNS_ROWS);
+        let _ = writeln!(call, "  if (block < {blocks}) return matmul_columns<{name}>(args, {from});");
+    }
+    let (members, more, _) = structs(list);
+    let shared = 4 * 32 * COLUMNS_ROWS;
+    Ok(Draft {
+        includes: vec!["matmul.cuh"],
+        members,
+        more,
+        entries: vec![Entry::only(call, [blocks, 1, 1], COLUMNS_THREADS as u32, shared)],
+        config: format!("{COLUMNS_ROWS} rows a block, columns over its threads, {blocks} blocks"),
+        why: "one token: all of a row is on its way at once, before the launch that makes x has ended".into(),
+        beside: Some(Beside::Wide(COLUMNS_THREADS as u32)),
         ..Draft::default()
     })
 }
@@ -241,6 +310,7 @@ fn matrix(cx: &Cx<'_>, e: &Einsum, forms: &[Rows]) -> Result<Draft, GenerateErro
         for (name, value) in constants {
             let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
         }
+        let _ = writeln!(m, "  {EARLY}");
         let count = cx.size(&f.tokens);
         let _ = writeln!(m, "  GLMC_DEVICE static u32 tokens(const Args& args) {{ return {count}; }}");
         list.push(m);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, float};
+use super::cx::{Beside, Cx, Draft, Entry, MOST_BLOCKS, float};
 use super::elementwise::broadcast;
 use crate::request::GenerateError;
 
@@ -44,6 +44,8 @@ fn draft(cx: &Cx<'_>, eps: f64, template: &str, names: &[&str]) -> Result<Draft,
     }
     let _ = writeln!(members, "  typedef {} PUT;", cx.put(cx.outputs.len() - 1)?);
     let _ = writeln!(members, "  static constexpr u32 WIDTH = {width};");
+    let fixed = cx.inputs.iter().position(|p| p.ident == "w").is_some_and(|i| cx.fixed(i));
+    let _ = writeln!(members, "  static constexpr bool FIXED = {fixed};");
     let _ = writeln!(members, "  static constexpr f32 EPS = {};", float(eps));
     let _ = writeln!(members, "  GLMC_DEVICE static u32 rows(const Args& args) {{ return {}; }}", cx.size(outer));
     let blocks = rows.min(MOST_BLOCKS);
@@ -55,6 +57,7 @@ fn draft(cx: &Cx<'_>, eps: f64, template: &str, names: &[&str]) -> Result<Draft,
         entries: vec![Entry::only(format!("{template}<Config>(args);"), [blocks, 1, 1], threads, 4 * 32)],
         config: format!("a block of {threads} threads a row"),
         why: "the sum over a row is the only dependence; it stays in one block".into(),
+        beside: Some(Beside::Any),
         ..Draft::default()
     })
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use glmc_ir::ty::{Extent, TensorType};
 
-use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part};
+use super::cx::{Beside, Cx, Draft, Entry, MOST_BLOCKS, Part};
 use crate::request::GenerateError;
 
 const THREADS: u64 = 256;
@@ -58,7 +58,7 @@ fn draft(cx: &Cx<'_>, whole: &Part, copies: &str) -> Result<Draft, GenerateError
     let outer = &whole.ty.dims[..whole.ty.rank() - 1];
     let m = format!("  GLMC_DEVICE static u64 rows(const Args& args) {{ return u64(1) * {}; }}\n", cx.size(outer));
     let blocks = cx.bound(&whole.ty.dims).unwrap_or(0).div_ceil(THREADS).min(MOST_BLOCKS);
-    let call = format!("glmc_launch_wait();\n  glmc_launch_trigger();\n  u64 rows = Config::rows(args);{copies}");
+    let call = format!("glmc_launch_trigger();\n  glmc_launch_wait();\n  u64 rows = Config::rows(args);{copies}");
     let mut includes = cx.decoders(&cx.inputs.iter().collect::<Vec<_>>());
     includes.push("pieces.cuh");
     Ok(Draft {
@@ -67,6 +67,7 @@ fn draft(cx: &Cx<'_>, whole: &Part, copies: &str) -> Result<Draft, GenerateError
         entries: vec![Entry::only(call, [blocks, 1, 1], THREADS as u32, 0)],
         config: format!("a thread an element, piece after piece, {blocks} blocks of {THREADS}"),
         why: "a copy: bound by memory".into(),
+        beside: Some(Beside::Any),
         ..Draft::default()
     })
 }

@@ -34,7 +34,7 @@ fn product(
 ) -> Result<Product, GenerateError> {
     let types: Vec<TensorType> = inputs.iter().map(|i| cx.inputs[*i].ty.clone()).collect();
     let storage = inputs.iter().map(|i| cx.inputs[*i].storage).collect();
-    let options = Options { storage, ..cx.request.options.clone() };
+    let options = Options { storage, fixed: Vec::new(), ..cx.request.options.clone() };
     let request = Request { kernel, inputs: &types, options: &options, ..*cx.request };
     let inner = Cx::new(&request)?;
     let mut draft = match kernel {

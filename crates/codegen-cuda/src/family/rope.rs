@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::cx::{Cx, Draft, Entry, MOST_BLOCKS};
+use super::cx::{Beside, Cx, Draft, Entry, MOST_BLOCKS};
 use crate::kernels::list;
 use crate::request::GenerateError;
 
@@ -36,6 +36,7 @@ pub(super) fn rope(cx: &Cx<'_>, theta: f64) -> Result<Draft, GenerateError> {
         entries: vec![Entry::only("rope<Config>(args);", [blocks, 1, 1], THREADS as u32, 0)],
         config: format!("a thread a pair, {blocks} blocks of {THREADS}"),
         why: "angles need f64; a table of frequencies saves the power".into(),
+        beside: Some(Beside::Any),
         ..Draft::default()
     })
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use glmc_ir::ops::{Gating, MoeRoute};
 
-use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, float};
+use super::cx::{Beside, Cx, Draft, Entry, MOST_BLOCKS, float};
 use crate::request::GenerateError;
 
 pub(super) fn route(cx: &Cx<'_>, op: &MoeRoute) -> Result<Draft, GenerateError> {
@@ -16,7 +16,7 @@ pub(super) fn route(cx: &Cx<'_>, op: &MoeRoute) -> Result<Draft, GenerateError> 
         let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
     }
     let softmax = op.gating == Gating::Softmax;
-    let _ = writeln!(m, "  static constexpr bool SOFTMAX = {softmax}, NORM = {};", op.norm);
+    let _ = writeln!(m, "  static constexpr bool SOFTMAX = {softmax}, NORM = {}, FIXED = {};", op.norm, cx.fixed(1));
     let _ = writeln!(m, "  static constexpr f32 SCALE = {};", float(op.scale));
     let tokens = &logits.ty.dims[..1];
     let _ = writeln!(m, "  GLMC_DEVICE static u32 tokens(const Args& args) {{ return {}; }}", cx.size(tokens));
@@ -31,9 +31,10 @@ pub(super) fn route(cx: &Cx<'_>, op: &MoeRoute) -> Result<Draft, GenerateError> 
     Ok(Draft {
         includes,
         members: m,
-        entries: vec![Entry::only("route<Config>(args);", [blocks, 1, 1], 32, 8 * experts + 4 * op.groups)],
-        config: "a warp a token, scores in shared memory".into(),
+        entries: vec![Entry::only("route<Config>(args);", [blocks, 1, 1], 32, 8 * experts + 4 * (op.groups + op.k))],
+        config: "a warp a token, scores in registers".into(),
         why: "few experts: the selection is short, a second launch would cost more".into(),
+        beside: Some(Beside::Any),
         ..Draft::default()
     })
 }

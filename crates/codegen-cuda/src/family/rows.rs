@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use glmc_ir::kernel::{IndexRowKernel, LatentRowKernel, RopeJoinKernel, RowMaker};
 
-use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part, float};
+use super::cx::{Beside, Cx, Draft, Entry, MOST_BLOCKS, Part, float};
 use super::pieces::ranges;
 use super::rope::frequencies;
 use crate::request::GenerateError;
@@ -137,6 +137,7 @@ fn made(cx: &Cx<'_>, make: &RowMaker, inputs: &[Part], pool: Option<(&Part, &Par
         entries: vec![Entry::only("rows_of_pieces<Config>(args);", [count.min(MOST_BLOCKS), 1, 1], threads, 4 * 32)],
         config: format!("a block of {threads} threads a row, piece after piece"),
         why: "a row is short; its pieces need no other row".into(),
+        beside: Some(Beside::Any),
         ..Draft::default()
     })
 }

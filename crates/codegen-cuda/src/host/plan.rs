@@ -158,7 +158,7 @@ impl PlanRun {
         let (mut job, mut places) = (Job::default(), Vec::<Key>::new());
         let mut at: HashMap<Key, u32> = HashMap::new();
         for (d, launches) in self.program.devices.iter().enumerate() {
-            for call in &launches.phases[index].calls {
+            for call in launches.phases[index].launched() {
                 let kernel = &self.program.kernels[call.kernel];
                 let mut args = Vec::new();
                 for (place, field) in call.args.iter().zip(&kernel.signature.0) {

@@ -8,10 +8,11 @@ use glmc_ir::launch::{Call, Launches, Meets, PhaseLaunches, Place, WeightForm};
 use glmc_ir::plan::{Mem, Phase, Plan, Step};
 use glmc_ir::ty::{PendingKind, SymValues, TensorType};
 
+use super::beside;
 use super::choose::Choices;
 use super::local::Symbols;
 use super::ranks::Fault;
-use super::{Program, ProgramError, Spread};
+use super::{Program, ProgramError, Spread, adds, settle};
 use crate::arch::Arch;
 use crate::family::generate;
 use crate::repack;
@@ -70,6 +71,10 @@ impl Spread {
         out.kernels = b.kernels.list;
         let (kernels, temporary) = (&out.kernels, b.temporary);
         out.devices.iter_mut().for_each(|d| place_scratch(d, kernels, temporary));
+        let Spread { kernels, devices, .. } = &mut out;
+        devices.iter_mut().for_each(|d| beside::join(plan, arch, kernels, d));
+        devices.iter_mut().for_each(|d| adds::take(plan, kernels, d));
+        devices.iter_mut().for_each(|d| settle::settle(plan, kernels, d));
         Ok(out)
     }
 }
@@ -202,7 +207,7 @@ impl Build<'_> {
                 let types: Vec<String> = inputs.types.iter().map(ToString::to_string).collect();
                 let key = format!("{:?} {types:?} {:?} {storage:?}", step.kernel, symbols.bounds);
                 *verdicts.entry(key).or_insert_with(|| {
-                    let options = self.choices.options(&inputs.types, &symbols.bounds, storage, None);
+                    let options = self.choices.options(&inputs, &symbols.bounds, storage, None);
                     let (kernel, inputs, syms) = (&step.kernel, &inputs.types, &symbols.bounds);
                     generate(&Request { kernel, inputs, syms, arch: self.arch, options: &options }).is_ok()
                 })
@@ -282,7 +287,7 @@ impl Build<'_> {
             _ => Storage::Rows,
         };
         let (kernel, syms) = (&step.kernel, &symbols.bounds);
-        let options = self.choices.options(&inputs.types, syms, inputs.mems.iter().map(of).collect(), merge);
+        let options = self.choices.options(inputs, syms, inputs.mems.iter().map(of).collect(), merge);
         self.kernels.get(&Request { kernel, inputs: &inputs.types, syms, arch: self.arch, options: &options })
     }
 

@@ -1,8 +1,10 @@
 //! The one place where it is chosen how weights lie and how activations are rounded.
 
 use glmc_ir::kernel::Kernel;
+use glmc_ir::plan::Mem;
 use glmc_ir::ty::{PendingKind, SymValues, TensorType};
 
+use super::build::Inputs;
 use crate::repack::lane_bytes;
 use crate::request::{Activations, Options, Storage};
 
@@ -63,13 +65,14 @@ impl Choices {
     /// The options of a launch on these inputs, which lie so, and whose output awaits this merge.
     pub(super) fn options(
         &self,
-        inputs: &[TensorType],
+        inputs: &Inputs,
         bounds: &SymValues,
         storage: Vec<Storage>,
         merge: Option<PendingKind>,
     ) -> Options {
-        let (activations, multiprocessors) = (self.precision.activations(inputs, bounds), self.multiprocessors);
-        Options { activations, storage, multiprocessors, tuning: None, merge }
+        let activations = self.precision.activations(&inputs.types, bounds);
+        let fixed = inputs.mems.iter().map(|m| matches!(m, Mem::Weight(_))).collect();
+        Options { activations, storage, multiprocessors: self.multiprocessors, tuning: None, fixed, merge }
     }
 
     /// Whether a weight of this type is worth the lane layout if `kernels` are all that read it.

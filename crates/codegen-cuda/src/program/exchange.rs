@@ -188,6 +188,8 @@ impl Exchange<'_> {
             body,
             signature,
             launches,
+            side: None,
+            early: Vec::new(),
             config: "one meeting of all devices".into(),
             rejected: Vec::new(),
         };

@@ -48,6 +48,8 @@ fn framed(stem: &str, fields: Vec<Field>, members: &str, call: &str, blocks: u32
         body,
         signature,
         launches: vec![shape],
+        side: None,
+        early: Vec::new(),
         config: String::new(),
         rejected: Vec::new(),
     }

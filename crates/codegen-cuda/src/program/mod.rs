@@ -3,7 +3,9 @@
 //!
 //! Owns which kernel a step becomes, how weights lie, and where scratch is. Never owns an address.
 
+pub(crate) mod adds;
 mod alone;
+mod beside;
 mod build;
 mod choose;
 mod exchange;
@@ -13,6 +15,7 @@ mod local;
 mod meet;
 mod own;
 mod ranks;
+pub(crate) mod settle;
 mod share;
 
 pub use choose::{Choices, FEW_ROWS, LANE_KERNELS, Precision};

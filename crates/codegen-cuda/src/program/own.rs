@@ -91,6 +91,8 @@ pub(super) fn make(s: Source<'_>) -> Result<Generated, String> {
         body,
         signature,
         launches: vec![shape],
+        side: None,
+        early: Vec::new(),
         config: "a thread an element".into(),
         rejected: Vec::new(),
     })

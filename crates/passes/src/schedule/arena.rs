@@ -8,8 +8,12 @@ use glmc_ir::diag::Diagnostic;
 use glmc_ir::entities::BufId;
 use glmc_ir::kernel::Access;
 use glmc_ir::placement::Mesh;
-use glmc_ir::plan::{ALIGN, Mem, Phase};
+use glmc_ir::plan::{ALIGN, Mem, Phase, PhaseKind};
 use glmc_ir::shard_map::largest_bytes;
+
+/// Steps after its last use in which a decode phase leaves a buffer's bytes alone, so that launches near each other that
+/// need nothing of each other share no memory and may run together. Such phases are small.
+const REST: usize = 8;
 
 /// First and last step at which a buffer holds its value.
 #[derive(Clone, Copy)]
@@ -76,6 +80,9 @@ fn lifetimes(phase: &Phase) -> HashMap<BufId, Life> {
                 l.last = l.last.max(o.done.saturating_sub(1));
             }
         }
+    }
+    if phase.kind == PhaseKind::Decode {
+        lives.values_mut().for_each(|l| l.last += REST);
     }
     for r in &phase.results {
         if let Mem::Buf(b) = r.mem

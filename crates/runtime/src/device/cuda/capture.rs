@@ -48,8 +48,9 @@ impl CudaDevice {
         let mut graphs = Vec::new();
         for segment in &phase.segments {
             let steps = segment.first..segment.first + segment.count;
-            let calls = self.launches.phases[index].calls.iter().enumerate().filter(|(_, c)| steps.contains(&c.step));
-            let end = self.launches.phases[index].calls.len();
+            let launched = self.launches.phases[index].launched();
+            let calls = launched.iter().enumerate().filter(|(_, c)| steps.contains(&c.step));
+            let end = launched.len();
             let last = phase.segments.last().is_some_and(|s| s.first == segment.first);
             let mut failed = None;
             let graph = self.stream.capture(|_| {

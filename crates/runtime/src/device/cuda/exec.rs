@@ -177,7 +177,7 @@ impl CudaDevice {
 
     /// Launches of a step of phase `index`, counted by kernel starts.
     pub fn starts(&self, index: usize) -> usize {
-        let calls = self.launches.phases.get(index).map_or(&[][..], |p| &p.calls);
+        let calls = self.launches.phases.get(index).map_or(&[][..], |p| p.launched());
         calls.iter().map(|c| self.kernels[c.kernel].launches.len()).sum()
     }
 
@@ -267,10 +267,12 @@ fn check(plan: &Plan, launches: &Launches, kernels: &[Kernel], weights: &WeightS
     }
     for (of, phase) in launches.phases.iter().zip(&plan.phases) {
         let calls = &of.calls;
-        if let Some(c) = calls.iter().find(|c| c.kernel >= kernels.len() || c.step >= phase.steps.len()) {
+        if let Some(c) =
+            calls.iter().chain(&of.graph).find(|c| c.kernel >= kernels.len() || c.step >= phase.steps.len())
+        {
             return fail(format!("phase {} has no step {} or kernel {}", phase.name, c.step, c.kernel));
         }
-        if calls.windows(2).any(|w| w[0].step > w[1].step) {
+        if [calls, &of.graph].iter().any(|l| l.windows(2).any(|w| w[0].step > w[1].step)) {
             return fail(format!("the calls of phase {} are not in the order of its steps", phase.name));
         }
         if of.params.iter().any(|p| p.len() != phase.params.len()) {

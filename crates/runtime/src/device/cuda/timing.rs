@@ -84,7 +84,7 @@ impl CudaDevice {
         rounds: usize,
     ) -> Result<Vec<CallTime>, CudaError> {
         let phase = &plan.phases[index];
-        let calls = self.launches.phases[index].calls.clone();
+        let calls = self.launches.phases[index].launched().to_vec();
         let mut of: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         calls.iter().enumerate().for_each(|(i, c)| of.entry(c.kernel).or_default().push(i));
         let mut out = Vec::new();
@@ -124,7 +124,7 @@ impl CudaDevice {
         rounds: usize,
     ) -> Result<(Vec<Span>, f64), CudaError> {
         let phase = &plan.phases[index];
-        let calls = self.launches.phases[index].calls.clone();
+        let calls = self.launches.phases[index].launched().to_vec();
         if kernels.len() != self.kernels.len() {
             return Err(CudaError::Program(format!("{} kernels for {}", kernels.len(), self.kernels.len())));
         }
