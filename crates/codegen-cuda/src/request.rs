@@ -22,10 +22,12 @@ pub enum Storage {
 /// What matmuls with quantised weights do to their activations.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Activations {
-    /// Nothing that shows: f32, or 24-bit integers with a scale for each 32 elements (relative error near 1e-7).
+    /// Nothing that shows: f32, 24-bit integers with a scale for each 32 elements, or two halves each, for tensor cores
+    /// (relative error near 1e-7).
     #[default]
     F32,
-    /// Rounded to bf16 for tensor cores where there are enough tokens (near 2e-3), else as `F32`.
+    /// Rounded to 16 bits for tensor cores where there are enough tokens, else as `F32`. The budget is that of bf16
+    /// (2e-3); vectors are rounded to scaled halves, which lose a tenth of it.
     BF16,
     /// Rounded to 8 bits with a scale for each 32 elements (near 1e-2), where the weight's layout allows it, else as
     /// `F32`.
