@@ -73,6 +73,10 @@ fn a_map_of_other_ranks_or_gpus_is_refused() {
         (&["--map", "1", "--device", "cuda:0"], 2, "--map names cuda:1"),
         (&["--device", "cuda:0,0"], 2, "twice"),
         (&["--collectives", "smoke"], 2, "p2p"),
+        (&["--device", "cpu", "--collectives", "host"], 2, "--collectives is for GPUs"),
+        (&["--step-timeout", "3"], 2, "--step-timeout is for GPUs"),
+        (&["--eager"], 2, "--eager is for GPUs"),
+        (&["--nvrtc", "/lib"], 2, "--nvrtc is for GPUs"),
         (&["--step-timeout", "0"], 2, "no time"),
     ] {
         let ran = run(more);

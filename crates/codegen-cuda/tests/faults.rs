@@ -8,8 +8,9 @@ mod host;
 use std::path::Path;
 use std::sync::Arc;
 
-use glmc_codegen_cuda::cases::{Check, cases, matrices, meaning};
-use glmc_codegen_cuda::host::{Job, Order, Program};
+use glmc_codegen_cuda::cases::faults::{self, Tally};
+use glmc_codegen_cuda::cases::{Bound, Check, cases, matrices, meaning};
+use glmc_codegen_cuda::host::{Job, JobResult, Order, Program};
 use glmc_codegen_cuda::kernels::headers;
 use glmc_codegen_cuda::{Activations, Arch, Generated, Options, emit};
 
@@ -280,4 +281,52 @@ fn find(faults: &[Fault], checks: impl Fn(&Fault) -> Vec<Check>) {
         }
     }
     assert!(missed.is_empty(), "not found: {missed:#?}");
+}
+
+/// Contracts that have each fault: those that read stored blocks, and all that one launch of one rank has.
+const EXPECTED: [usize; 4] = [20, 20, 30, 30];
+
+/// Kernels of one program.
+const UNIT: usize = 150;
+
+/// What the emulation gives for each check.
+fn emulated(list: &[(Check, Generated)]) -> Vec<(Vec<Bound>, JobResult)> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let one = |part: &[(Check, Generated)]| {
+        let program = Program::build(&emit::unit(part.iter().map(|p| &p.1)), dir).unwrap_or_else(|e| panic!("{e}"));
+        let (jobs, bounds): (Vec<Job>, Vec<_>) = part.iter().map(|(c, k)| c.job(k).expect("a job")).unzip();
+        let back = program.run(&jobs, Order::Rising).expect("it runs");
+        bounds.into_iter().zip(back).collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = list.chunks(UNIT).map(|part| scope.spawn(move || one(part))).collect();
+        parts.into_iter().flat_map(|p| p.join().expect("a part")).collect()
+    })
+}
+
+#[test]
+fn each_fault_is_seen_at_every_class_of_shapes() {
+    if !host::compiler_is_there() {
+        return;
+    }
+    let list = faults::all(3, Arch::Sm90, 1).expect("kernels");
+    let right = emulated(&list);
+    let wants: Vec<_> = list.iter().map(|(c, _)| meaning(&c.case).expect("a meaning")).collect();
+    let mut tally = Tally::default();
+    for fault in faults::Fault::ALL {
+        let planted: Vec<(usize, (Check, Generated))> = faults::plant_all(fault, &list);
+        let (of, planted): (Vec<usize>, Vec<(Check, Generated)>) = planted.into_iter().unzip();
+        for (i, (_, back)) in of.into_iter().zip(emulated(&planted)) {
+            let (check, kernel) = &list[i];
+            tally.add(fault, (check, kernel), &right[i].0, &right[i].1, &back, &wants[i]);
+        }
+    }
+    for ((fault, contract), [classes, checks, reached, found]) in tally.by_contract() {
+        println!("{} in {contract}: {classes} classes, {found} found of {reached} reached of {checks}", fault.name());
+    }
+    let failures = tally.failures();
+    assert!(failures.is_empty(), "{} are not seen: {failures:#?}", failures.len());
+    // No family is left out, but for those that no launch of one rank has.
+    let contracts = |f| tally.by_contract().keys().filter(|k| k.0 == f).count();
+    assert_eq!(faults::Fault::ALL.map(contracts), EXPECTED);
 }
