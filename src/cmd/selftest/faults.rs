@@ -19,7 +19,7 @@ use crate::cli::SelftestArgs;
 use crate::error::CliError;
 
 /// Checks of one class and stored type.
-const EACH: usize = 2;
+const EACH: usize = 1;
 /// Failures that are told one by one.
 const TOLD: usize = 20;
 
@@ -84,9 +84,9 @@ pub(super) fn run(gpu: &Gpu, args: &SelftestArgs, seed: u64) -> Result<(), CliEr
 fn report(gpu: &Gpu, args: &SelftestArgs, seed: u64, tally: &Tally, seconds: f64) -> Result<(), CliError> {
     let failures = tally.failures();
     if args.json {
-        let row = |((f, class), r): (&(Fault, String), &faults::Row)| {
+        let row = |((f, class, quant), r): (&(Fault, String, String), &faults::Row)| {
             json!({
-                "fault": f.name(), "class": class, "checks": r.checks, "reached": r.reached, "found": r.found,
+                "fault": f.name(), "class": class, "type": quant, "checks": r.checks, "reached": r.reached, "found": r.found,
                 "missed": r.missed,
             })
         };

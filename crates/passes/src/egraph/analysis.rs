@@ -48,14 +48,14 @@ pub struct Types {
     /// The application that is at work.
     pub line: u32,
     /// Applications in order; that with number n is entry n - 1.
-    history: Vec<Applied>,
+    pub(super) history: Vec<Applied>,
     /// Broken type rules and merges of unequal types, each naming its rule.
     pub errors: Vec<Diagnostic>,
 }
 
 /// A rule that was applied to nodes that other applications had made.
 #[derive(Clone, Debug)]
-struct Applied {
+pub(super) struct Applied {
     rule: &'static str,
     to: Vec<u32>,
 }

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use glmc_ir::kernel::Kernel;
+use glmc_ir::ty::{Extent, TensorType};
 
 use super::{Case, Check, In, checks, matrices};
 use crate::arch::Arch;
@@ -71,14 +72,52 @@ impl Fault {
                 found.then(|| (Check { case: Arc::new(case), ..check.clone() }, kernel.clone()))
             }
             Fault::LastRow => source::last_row(check, kernel).map(|k| (check.clone(), k)),
-            Fault::Tail => source::tail(kernel).map(|k| (check.clone(), k)),
+            Fault::Tail => source::tail(kernel).map(|k| (behind(check), k)),
         }
     }
 
-    /// Whether a class must be reached: a number of tokens that a kernel knows needs no mask.
-    pub fn must_reach(self, check: &Check) -> bool {
-        self != Fault::Tail || !check.bounds.0.is_empty()
+    /// Whether it must change something in some check of the class: a number of tokens that a kernel knows needs no mask,
+    /// and a single block has no next one.
+    fn must_reach(self, check: &Check) -> bool {
+        match self {
+            Fault::Nibbles | Fault::LastRow => true,
+            Fault::Tail => symbolic(check),
+            Fault::NextScale => check.case.inputs.iter().any(|i| match i {
+                In::W(ty, bytes) => {
+                    ty.elem.storage().is_some_and(|q| q.block_elems() > 1 && bytes.len() > q.block_bytes())
+                }
+                _ => false,
+            }),
+        }
     }
+}
+
+/// The check with something behind what it reads, as in memory that is sized by bounds: another token, whose numbers are
+/// not those of the first and whose ids are possible.
+fn behind(check: &Check) -> Check {
+    let row = |n: usize, ty: &TensorType| {
+        let tokens = ty.dims.first().and_then(|d| d.extent.as_const()).unwrap_or(1);
+        n / usize::try_from(tokens).unwrap_or(1).max(1)
+    };
+    let one = |i: &In| match i {
+        In::F(ty, v) => {
+            let more = v.iter().take(row(v.len(), ty)).map(|x| 1.5 - x);
+            In::F(ty.clone(), v.iter().copied().chain(more).collect())
+        }
+        In::I(ty, v) => {
+            let most = v.iter().copied().max().unwrap_or(0);
+            In::I(ty.clone(), v.iter().copied().chain(vec![most; row(v.len(), ty)]).collect())
+        }
+        other => other.clone(),
+    };
+    let inputs = check.case.inputs.iter().map(one).collect();
+    let case = Case { what: check.case.what.clone(), kernel: check.case.kernel.clone(), inputs };
+    Check { case: Arc::new(case), ..check.clone() }
+}
+
+/// Whether a size that the kernel meets is a symbol.
+fn symbolic(check: &Check) -> bool {
+    check.types.iter().flat_map(|t| &t.dims).any(|d| matches!(d.extent, Extent::Sym(_)))
 }
 
 /// The class of a check: contract, the templates that its kernel is made of, layout, rounding, and whether it has symbols.
@@ -87,7 +126,7 @@ pub fn class(check: &Check, kernel: &Generated) -> String {
         kernel.body.match_indices("<Config>(").map(|(at, _)| word_before(&kernel.body, at)).collect();
     paths.dedup();
     let layout = if check.in_lanes() { ", lane" } else { "" };
-    let symbols = if check.bounds.0.is_empty() { "" } else { ", symbols" };
+    let symbols = if symbolic(check) { ", symbols" } else { "" };
     let rounding = match check.options.activations {
         Activations::F32 => "",
         Activations::BF16 => ", bf16",

@@ -50,7 +50,9 @@ pub(super) fn last_row(check: &Check, k: &Generated) -> Option<Generated> {
         let all = ty.elems(&check.values)?;
         Some(all - ty.dims.last()?.extent.as_const()?.min(all))
     });
-    let body = match (k.body.rfind(PUT), kept) {
+    // That of the last step: what products leave for it is no result.
+    let step = k.body.rfind("struct Config {").unwrap_or(0);
+    let body = match (k.body.rfind(PUT).filter(|at| *at > step), kept) {
         (Some(at), Some(kept)) => {
             let put = format!(
                 "struct PUT {{ GLMC_DEVICE static void put(u8* y, u64 i, f32 v) {{ if (i < {kept}ull) AsF32::put(y, i, v); }} }};"
