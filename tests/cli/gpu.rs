@@ -51,7 +51,7 @@ fn an_old_driver_is_said_to_be_old_at_once() {
         .filter(|n| n.starts_with("cu") && n.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
         .collect();
     assert!(names.len() > 20 && names.contains("cuInit"), "{names:?}");
-    let one = |n: &&str| match **n {
+    let one = |n: &&str| match *n {
         "cuDriverGetVersion" => "extern \"C\" int cuDriverGetVersion(int* v) { *v = 12040; return 0; }\n".to_owned(),
         n => format!("extern \"C\" int {n}(...) {{ return 0; }}\n"),
     };

@@ -280,8 +280,8 @@ impl CudaGroup {
 
     /// One message of all that devices say.
     fn verdict(&self, phase: &Phase, index: usize, ends: Vec<RuntimeError>) -> RuntimeError {
-        let stopped = |e: &RuntimeError| matches!(e, RuntimeError::Cuda { source: CudaError::Stopped, .. });
-        let late = |e: &RuntimeError| matches!(e, RuntimeError::Cuda { source: CudaError::Late { .. }, .. });
+        let stopped = |e: &RuntimeError| matches!(of_cuda(e), Some(CudaError::Stopped));
+        let late = |e: &RuntimeError| matches!(of_cuda(e), Some(CudaError::Late { .. }));
         let waits = self.links.waits();
         // What failed by itself is the cause; a device that is late may only have waited.
         let mut ends = ends;
@@ -308,6 +308,15 @@ impl CudaGroup {
         }
         let message = format!("the devices did not meet within {} s: {}", self.limit.as_secs_f64(), told.join("; "));
         RuntimeError::Cuda { step: phase.name.clone(), source: CudaError::Meeting(message) }
+    }
+}
+
+/// What a device said, also where its error names a rank.
+fn of_cuda(e: &RuntimeError) -> Option<&CudaError> {
+    match e {
+        RuntimeError::Cuda { source, .. } => Some(source),
+        RuntimeError::Rank { source, .. } => of_cuda(source),
+        _ => None,
     }
 }
 
@@ -410,7 +419,16 @@ impl Drop for CudaGroup {
 
 #[cfg(test)]
 mod tests {
-    use super::rank_list;
+    use super::{CudaError, RuntimeError, of_cuda, rank_list};
+
+    #[test]
+    fn who_was_stopped_is_seen_behind_its_rank() {
+        let stopped = RuntimeError::Cuda { step: "s".into(), source: CudaError::Stopped };
+        let of_rank = RuntimeError::Rank { rank: 1, source: Box::new(stopped) };
+        assert_eq!(of_cuda(&of_rank), Some(&CudaError::Stopped));
+        let died = RuntimeError::Rank { rank: 1, source: Box::new(RuntimeError::Died("it".into())) };
+        assert_eq!(of_cuda(&died), None);
+    }
 
     #[test]
     fn ranks_are_listed_briefly() {
