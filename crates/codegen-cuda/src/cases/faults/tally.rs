@@ -88,7 +88,8 @@ impl Tally {
         out
     }
 
-    /// For each fault and contract: classes (of faults in blocks, each with each type), checks, those in which it changes something, those in which that is seen.
+    /// For each fault and contract: classes (of faults in blocks, each with each type), checks, those in which it changes
+    /// something, those in which that is seen.
     pub fn by_contract(&self) -> BTreeMap<(Fault, String), [usize; 4]> {
         let mut out: BTreeMap<(Fault, String), [usize; 4]> = BTreeMap::new();
         for ((fault, class, _), row) in &self.rows {
