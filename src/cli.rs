@@ -97,7 +97,7 @@ fn forced(text: &str) -> Result<(String, String), String> {
 }
 
 /// Where a plan runs.
-#[derive(Debug, Args, Clone)]
+#[derive(Debug, Args, Clone, Default)]
 pub(crate) struct DeviceArgs {
     /// Where to run: cpu, a GPU as cuda:0, or several as cuda:0,1 [default: what the plan is for, on all GPUs]
     #[arg(long, value_name = "DEVICE", value_parser = crate::cmd::device::parse_where)]
@@ -106,18 +106,20 @@ pub(crate) struct DeviceArgs {
     #[arg(long, value_name = "GPUS", value_parser = crate::cmd::spread::parse_map)]
     pub(crate) map: Option<crate::cmd::spread::Map>,
     /// How GPUs exchange values: auto, p2p (memory of each other), nccl, or host (memory of the host)
-    #[arg(long, value_name = "WAY", default_value = "auto", value_parser = crate::cmd::spread::parse_wanted)]
-    pub(crate) collectives: glmc_runtime::device::cuda::Wanted,
+    /// [default: auto]
+    #[arg(long, value_name = "WAY", value_parser = crate::cmd::spread::parse_wanted)]
+    pub(crate) collectives: Option<glmc_runtime::device::cuda::Wanted>,
     /// Longest time in seconds that a step may take on a GPU before it is stopped
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = crate::cmd::spread::parse_seconds)]
-    pub(crate) step_timeout: std::time::Duration,
+    /// [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = crate::cmd::spread::parse_seconds)]
+    pub(crate) step_timeout: Option<std::time::Duration>,
     /// On a GPU, launch each step alone and wait for it: slow, but an error names the step
     #[arg(long)]
     pub(crate) eager: bool,
     /// How products on a GPU may round activations: exact (not so that it shows), or fast (to 8 bits for up to 8
-    /// tokens, to bf16 for more)
-    #[arg(long, value_name = "HOW", default_value = crate::cmd::device::PRECISION, value_parser = crate::cmd::device::parse_precision)]
-    pub(crate) activations: glmc_codegen_cuda::program::Precision,
+    /// tokens, to bf16 for more) [default: exact]
+    #[arg(long, value_name = "HOW", value_parser = crate::cmd::device::parse_precision)]
+    pub(crate) activations: Option<glmc_codegen_cuda::program::Precision>,
     /// NVRTC library, or its folder [default: GLMC_NVRTC, CUDA toolkits, Python wheels, the system's loader]
     #[arg(long, value_name = "PATH")]
     pub(crate) nvrtc: Option<PathBuf>,
@@ -126,23 +128,33 @@ pub(crate) struct DeviceArgs {
 /// What tests put into a run.
 #[derive(Debug, Args, Clone, Default)]
 pub(crate) struct FaultArgs {
-    /// Corrupt a block of a rank's weight in memory, to see that checks find it: rank=R,weight=NAME,block=I[,kind=nan]
+    /// Corrupt a block of a rank's weight in memory, to see that checks find it: rank=R,weight=NAME,block=I[,kind=nan];
+    /// or let a rank's thread die: rank=R,die[,step=I]
     #[arg(long, value_name = "FAULT", hide = true)]
     pub(crate) inject: Option<glmc_runtime::fault::Fault>,
 }
 
-impl Default for DeviceArgs {
-    fn default() -> Self {
-        let step_timeout = std::time::Duration::from_secs(10);
-        DeviceArgs {
-            device: None,
-            map: None,
-            collectives: Default::default(),
-            step_timeout,
-            eager: false,
-            activations: Default::default(),
-            nvrtc: None,
-        }
+impl DeviceArgs {
+    /// Longest time of a step on a GPU.
+    pub(crate) fn step_timeout(&self) -> std::time::Duration {
+        self.step_timeout.unwrap_or(std::time::Duration::from_secs(10))
+    }
+
+    /// How products on a GPU may round activations.
+    pub(crate) fn precision(&self) -> glmc_codegen_cuda::program::Precision {
+        self.activations.unwrap_or_default()
+    }
+
+    /// The first flag that was given and means nothing on the processor.
+    pub(crate) fn for_gpus(&self) -> Option<&'static str> {
+        let given = [
+            ("--collectives", self.collectives.is_some()),
+            ("--step-timeout", self.step_timeout.is_some()),
+            ("--eager", self.eager),
+            ("--activations", self.activations.is_some()),
+            ("--nvrtc", self.nvrtc.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
     }
 }
 
@@ -342,6 +354,9 @@ pub(crate) struct SelftestArgs {
     /// Only collectives under replay, on all GPUs
     #[arg(long)]
     pub(crate) collectives: bool,
+    /// Only faults planted in the kernels of every family: each must be seen
+    #[arg(long, conflicts_with_all = ["collectives", "quick"])]
+    pub(crate) faults: bool,
     /// Replays of a graph of 156 all-reduces [default: 100]
     #[arg(long, value_name = "N", requires = "collectives", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) replays: Option<u64>,
@@ -374,7 +389,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, requires = "plan")]
     pub(crate) synthetic: bool,
     /// Seed of the random weights
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, requires = "synthetic")]
     pub(crate) seed: u64,
     /// Run one rank of a plan alone on one GPU; local stand-ins take the place of its collectives
     #[arg(long, value_name = "R", allow_negative_numbers = true, requires = "plan")]
@@ -383,16 +398,16 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, requires = "synthetic", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) layers: Option<u64>,
     /// Sequences that are decoded together
-    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 1, conflicts_with = "kernels", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) batch: u64,
     /// Positions that a decoded token sees [default: 1024, or what the plan allows]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with = "kernels", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) ctx: Option<u64>,
     /// Tokens of the prompt that prefill is timed with [default: the plan's chunk]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, conflicts_with = "kernels", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) prompt: Option<u64>,
     /// Machine to compile for, when PLAN is a GGUF file
-    #[arg(long, value_name = "TARGET")]
+    #[arg(long, value_name = "TARGET", conflicts_with = "kernels")]
     pub(crate) target: Option<String>,
     /// How products on a GPU may round activations: exact, or fast
     #[arg(long, value_name = "HOW", default_value = crate::cmd::device::PRECISION, value_parser = crate::cmd::device::parse_precision)]

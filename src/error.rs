@@ -168,6 +168,7 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Kernel { .. } | RuntimeError::Meet { .. } => new("device", "kernel", None),
             RuntimeError::Cuda { source, .. } if source.is_memory() => new("device", "device-memory", None),
             RuntimeError::Cuda { .. } => new("device", "cuda", None),
+            RuntimeError::Died(_) => new("device", "rank-died", None),
         }
     }
 }

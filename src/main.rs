@@ -8,6 +8,7 @@ mod memory;
 mod output;
 mod plan_dir;
 mod progress;
+mod signals;
 mod template;
 mod terminal;
 
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         .init();
     let json = cli.command.json();
     bus::install(json);
+    signals::no_signal_for_large_files();
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => e.report(json),

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use glmc_runtime::load::{MANIFEST, PLAN};
 
 use crate::error::CliError;
-use crate::plan_dir::{check_parent, check_size, parent};
+use crate::plan_dir::{check_parent, check_room, check_size, parent};
+use crate::signals::Unfinished;
 
 /// What is written.
 #[derive(Clone, Copy)]
@@ -66,7 +67,7 @@ impl Place {
         let place = Place { kind, named: path.into(), file };
         place.recheck()?;
         let aside = place.aside();
-        let tried = File::create_new(&aside).and_then(|_| fs::remove_file(&aside));
+        let tried = Unfinished::new(&aside, || File::create_new(&aside));
         tried.map_err(|e| CliError::io(path, &e))?;
         Ok(place)
     }
@@ -128,19 +129,18 @@ impl Place {
         fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> Result<(), CliError> {
         self.recheck()?;
+        check_room(&self.file, std::iter::once(bytes))?;
         let aside = self.aside();
         let made = || -> io::Result<()> {
             check_size(bytes)?;
-            let mut buffered = BufWriter::new(File::create_new(&aside)?);
+            let (unfinished, file) = Unfinished::new(&aside, || File::create_new(&aside))?;
+            let mut buffered = BufWriter::new(file);
             fill(&mut buffered)?;
             buffered.into_inner()?.sync_all()?;
-            fs::rename(&aside, &self.file)?;
+            unfinished.finish(|| fs::rename(&aside, &self.file))?;
             File::open(parent(&self.file))?.sync_all()
         };
-        made().map_err(|e| {
-            let _ = fs::remove_file(&aside);
-            CliError::io(&self.named, &e)
-        })
+        made().map_err(|e| CliError::io(&self.named, &e))
     }
 
     /// Writes `f32[rows, vocab]` as `.npy`.

@@ -9,7 +9,9 @@ use glmc_runtime::load::{MANIFEST, Manifest, PLAN};
 
 use crate::cmd::decisions::DECISIONS;
 use crate::cmd::figures::TARGET;
+use crate::cmd::human_bytes;
 use crate::error::CliError;
+use crate::signals::Unfinished;
 
 /// The files a plan may have; a directory with any other is no plan of ours and is never replaced.
 const KNOWN: &[&str] = &[PLAN, MANIFEST, "graph.glir", TARGET, DECISIONS, "tokenizer.json", "chat_template.jinja"];
@@ -82,11 +84,19 @@ pub(crate) fn write(dir: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), CliErro
 /// As [`write()`], in the place of whatever is there. The place must be glmc's own.
 pub(crate) fn replace(dir: &Path, files: &[(&str, Vec<u8>)]) -> Result<(), CliError> {
     remove_leftovers(dir);
+    let manifest = Manifest::of(files.iter().map(|(name, bytes)| (*name, bytes.as_slice())));
+    let manifest = serde_json::to_vec_pretty(&manifest).map_err(|e| CliError::internal(e.to_string()))?;
+    let mut all: Vec<(&str, &[u8])> = files.iter().map(|(name, bytes)| (*name, bytes.as_slice())).collect();
+    // Last: a folder without it is no plan.
+    all.push((MANIFEST, &manifest));
+    check_room(dir, all.iter().map(|(_, bytes)| bytes.len() as u64))?;
     let aside = unfinished(dir, std::process::id());
-    let done = fill(&aside, files).and_then(|()| put(&aside, dir));
-    // What is left aside is the unfinished plan, or the old one that was exchanged for it.
-    let _ = remove(&aside);
-    done.map_err(|e| CliError::io(dir, &e))
+    // What is left aside is the unfinished plan, or the old one that was exchanged for it: it is removed.
+    let written = Unfinished::new(&aside, || fs::create_dir(&aside)).and_then(|(unfinished, ())| {
+        fill(&aside, &all)?;
+        unfinished.finish(|| put(&aside, dir))
+    });
+    written.map_err(|e| CliError::io(dir, &e))
 }
 
 fn unfinished(dir: &Path, pid: u32) -> PathBuf {
@@ -94,13 +104,8 @@ fn unfinished(dir: &Path, pid: u32) -> PathBuf {
     parent(dir).join(format!(".{name}{UNFINISHED}{pid}"))
 }
 
-fn fill(aside: &Path, files: &[(&str, Vec<u8>)]) -> io::Result<()> {
-    fs::create_dir(aside)?;
-    let manifest = Manifest::of(files.iter().map(|(name, bytes)| (*name, bytes.as_slice())));
-    for (name, bytes) in files {
-        write_synced(&aside.join(name), bytes)?;
-    }
-    write_synced(&aside.join(MANIFEST), &serde_json::to_vec_pretty(&manifest)?)?;
+fn fill(aside: &Path, files: &[(&str, &[u8])]) -> io::Result<()> {
+    files.iter().try_for_each(|(name, bytes)| write_synced(&aside.join(name), bytes))?;
     File::open(aside)?.sync_all()
 }
 
@@ -109,10 +114,35 @@ fn remove(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path)?.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
 }
 
-/// Refuses a file that the process's limit on file sizes cuts short: a write beyond it is a signal that ends the process.
+/// Refuses files that the file system of their place has no room for, before a byte of them is written.
 ///
 /// # Errors
-/// As the write would give where that signal is ignored.
+/// Class `io`, code `no-space`, with the bytes that are needed and those that are free. Where the system does not say
+/// what is free, the write will tell.
+pub(crate) fn check_room(place: &Path, files: impl Iterator<Item = u64>) -> Result<(), CliError> {
+    let folder = parent(place);
+    let Ok(fs) = rustix::fs::statvfs(folder) else { return Ok(()) };
+    // A file takes whole blocks. A file system without a size has no limit of its own.
+    let need = files.map(|n| n.div_ceil(fs.f_frsize.max(1)).saturating_mul(fs.f_frsize)).fold(0, u64::saturating_add);
+    let free = fs.f_bavail.saturating_mul(fs.f_frsize);
+    if fs.f_blocks == 0 || need <= free { Ok(()) } else { Err(no_room(place, folder, need, free)) }
+}
+
+fn no_room(place: &Path, folder: &Path, need: u64, free: u64) -> CliError {
+    let m = format!(
+        "{need} bytes ({}) are needed and {free} ({}) are free on the file system of {}: free some, or choose another \
+         place",
+        human_bytes(need),
+        human_bytes(free),
+        folder.display()
+    );
+    CliError::usage("no-space", m).class("io").of(place)
+}
+
+/// Refuses a file that the process's limit on file sizes cuts short, before a byte of it is written.
+///
+/// # Errors
+/// As the write would give.
 pub(crate) fn check_size(bytes: u64) -> io::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     if limit.is_some_and(|most| bytes > most) { Err(rustix::io::Errno::FBIG.into()) } else { Ok(()) }

@@ -8,6 +8,7 @@ mod cli {
     mod cache;
     mod check;
     mod contract;
+    mod deaths;
     mod early;
     mod emit;
     mod explain;
@@ -25,6 +26,7 @@ mod cli {
     mod signals;
     mod streams;
     mod support;
+    mod synth;
     mod tamper;
     mod targets;
     mod templates;

@@ -41,8 +41,8 @@ pub(crate) struct Rewritten {
     pub(crate) others: Vec<f64>,
     /// The rules that made the program, with the ops that each made.
     pub(crate) rules: BTreeMap<String, usize>,
-    /// Named values that a rule made, with the rule.
-    pub(crate) made: BTreeMap<String, String>,
+    /// Named values that rules made, with the rules that led to them in order.
+    pub(crate) made: BTreeMap<String, Vec<String>>,
     /// How the search ended: `Saturated`, or the limit that it hit.
     pub(crate) end: String,
     pub(crate) rounds: usize,
@@ -59,13 +59,20 @@ impl Rewritten {
             after: best.cost,
             others: others.iter().map(|p| p.cost).collect(),
             rules: best.rules.iter().map(|(rule, n)| ((*rule).to_owned(), *n)).collect(),
-            made: best.made.iter().map(|(value, rule)| (value.clone(), (*rule).to_owned())).collect(),
+            made: best
+                .made
+                .iter()
+                .map(|(v, rules)| (v.clone(), rules.iter().map(|r| (*r).to_owned()).collect()))
+                .collect(),
             end: format!("{:?}", s.end),
             rounds: s.rounds,
             nodes: s.nodes,
         })
     }
 }
+
+/// What times of functions are of, where saturation gives them.
+pub(crate) const ONE_RANK: &str = "one rank with the whole model, before anything is placed";
 
 /// A place that was not chosen, for people: what it costs more, and what it takes of a rank's memory.
 pub(crate) fn other_line(o: &Other, chosen: f64) -> String {
@@ -93,7 +100,8 @@ impl Decisions {
 
     /// The rewrites for people: of each function its cost before and after, and the rules that made its program.
     pub(crate) fn rewrite_lines(&self) -> Vec<String> {
-        let mut lines = vec![format!("  {} optional rewrites; functions before and after saturation:", self.rewrites)];
+        let mut lines =
+            vec![format!("  {} optional rewrites; functions before and after saturation, {ONE_RANK}:", self.rewrites)];
         for f in &self.functions {
             let limit = if f.end == "Saturated" { String::new() } else { format!(" (search ended by {})", f.end) };
             lines.push(format!("  @{}: {} -> {}{limit}", f.name, human_seconds(f.before), human_seconds(f.after)));

@@ -71,6 +71,11 @@ impl From<ProgramError> for CliError {
     }
 }
 
+/// A flag that means nothing where the plan runs.
+pub(crate) fn for_gpus(flag: &str) -> CliError {
+    CliError::usage("arguments", format!("{flag} is for GPUs, and the plan runs on the processor: leave it out"))
+}
+
 /// A device that is open before weights are looked at, so that a missing one is said at once.
 pub(crate) struct Opened {
     pub(crate) place: Where,
@@ -111,7 +116,7 @@ impl Opened {
             map.check(t.ranks as usize)?;
         }
         if let Some(opened) = named {
-            return Ok(opened);
+            return opened.taking(args);
         }
         let place = if t.arch == "cpu" && args.map.is_none() { Where::Cpu } else { Where::Several(Gpus::ALL) };
         Self::open(Self::narrowed(place, t.ranks, args)?, args).map_err(|e| {
@@ -123,12 +128,21 @@ impl Opened {
                 t.name, t.ranks, t.arch, e.message
             );
             CliError { message, ..e }
-        })
+        })?
+        .taking(args)
+    }
+
+    /// Refuses what the processor does not heed.
+    fn taking(self, args: &DeviceArgs) -> Result<Opened, CliError> {
+        match args.for_gpus().filter(|_| self.is_cpu()) {
+            Some(flag) => Err(for_gpus(flag)),
+            None => Ok(self),
+        }
     }
 
     /// How coarsely its products round activations.
     pub(crate) fn activations(&self, args: &DeviceArgs) -> Activations {
-        if self.is_cpu() { Activations::F32 } else { args.activations.coarsest() }
+        if self.is_cpu() { Activations::F32 } else { args.precision().coarsest() }
     }
 
     /// All GPUs as those that are there, no more than there are ranks.
@@ -177,6 +191,17 @@ impl Opened {
     }
 }
 
+/// Tells how much of the weights is on the device, every two seconds and at the end.
+pub(super) fn weights_told(quiet: bool) -> impl Fn(u64, u64) {
+    let last = std::cell::Cell::new(Instant::now());
+    move |done, all| {
+        if !quiet && (last.get().elapsed().as_secs_f64() > 2.0 || done == all) {
+            last.set(Instant::now());
+            say(&format!("weights: {} of {}", human_bytes(done), human_bytes(all)));
+        }
+    }
+}
+
 /// Generates, compiles and loads the kernels of a plan, and brings its weights to the GPU.
 pub(crate) fn gpu_device(
     gpu: &Gpu,
@@ -187,19 +212,13 @@ pub(crate) fn gpu_device(
     let start = Instant::now();
     let info = gpu.context.info();
     let multiprocessors = Some(info.multiprocessors);
-    let choices = Choices { precision: args.activations, multiprocessors, ..Choices::default() };
+    let choices = Choices { precision: args.precision(), multiprocessors, ..Choices::default() };
     let program = Program::new(&loaded.plan, gpu.arch, &choices)?;
     let kernels = gpu.load(&program.kernels, UNIT, quiet)?;
     let kernels_s = start.elapsed().as_secs_f64();
     let functions = program.kernels.iter().map(|k| kernels.kernel(k)).collect::<Result<Vec<_>, _>>()?;
-    let options = CudaOptions { dependent: gpu.arch.has_bulk_copy(), graphs: !args.eager, limit: args.step_timeout };
-    let last = std::cell::Cell::new(Instant::now());
-    let progress = |done: u64, all: u64| {
-        if !quiet && (last.get().elapsed().as_secs_f64() > 2.0 || done == all) {
-            last.set(Instant::now());
-            say(&format!("weights: {} of {}", human_bytes(done), human_bytes(all)));
-        }
-    };
+    let options = CudaOptions { dependent: gpu.arch.has_bulk_copy(), graphs: !args.eager, limit: args.step_timeout() };
+    let progress = weights_told(quiet);
     let start = Instant::now();
     let device = CudaDevice::new(
         &gpu.context,

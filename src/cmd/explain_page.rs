@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use glmc_ir::plan::Plan;
+use glmc_ir::plan::{Phase, Plan};
 use glmc_passes::cost::{Bound, StepCost, smallest_decode, step_costs};
 use glmc_passes::fit::Need;
 use glmc_passes::target::Target;
@@ -114,8 +114,8 @@ const CLASSES: [&str; 6] = ["weights", "caches", "links", "arithmetic", "launche
 fn timeline(phase: &str, steps: &[StepCost]) -> String {
     let total: f64 = steps.iter().map(|s| s.seconds).sum();
     let mut out = format!(
-        "<section aria-labelledby=steps><h2 id=steps>Steps of {}</h2>\n<p>{} steps, {} predicted. Each is as wide as it takes; \
-         its colour says what it waits for. Point at one for its name.</p>\n<ul class=legend>",
+        "<h3>Steps of {}</h3>\n<p>{} steps, {} predicted on rank 0. Each is as wide as it takes; its colour says what it \
+         waits for. Point at one for its name.</p>\n<ul class=legend>",
         escape(phase),
         steps.len(),
         escape(&human_seconds(total))
@@ -145,7 +145,7 @@ fn timeline(phase: &str, steps: &[StepCost]) -> String {
         );
         at += width;
     }
-    out + "</svg></section>\n"
+    out + "</svg>\n"
 }
 
 /// What each kernel moves, computes and takes, and how near it is to the roof.
@@ -154,6 +154,7 @@ fn roofline(target: &Target, steps: &[StepCost]) -> String {
     struct Sum {
         steps: usize,
         bytes: u64,
+        exchanged: u64,
         flops: u64,
         seconds: f64,
         launch: f64,
@@ -164,6 +165,7 @@ fn roofline(target: &Target, steps: &[StepCost]) -> String {
         let row = by.entry(s.kernel).or_default();
         row.steps += 1;
         row.bytes += s.bytes.total();
+        row.exchanged += s.exchanged;
         row.flops += s.flops;
         row.seconds += s.seconds;
         row.launch += s.launch_s;
@@ -174,7 +176,7 @@ fn roofline(target: &Target, steps: &[StepCost]) -> String {
     rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds).then(a.0.cmp(b.0)));
     let rows: Vec<Vec<String>> = rows
         .into_iter()
-        .map(|(kernel, Sum { steps, bytes, flops, seconds, launch, bounds })| {
+        .map(|(kernel, Sum { steps, bytes, exchanged, flops, seconds, launch, bounds })| {
             let bound = bounds
                 .into_iter()
                 .max_by(|a, b| a.1.total_cmp(&b.1))
@@ -184,12 +186,18 @@ fn roofline(target: &Target, steps: &[StepCost]) -> String {
                 kernel.to_owned(),
                 bound.to_lowercase(),
                 steps.to_string(),
-                human_bytes(bytes),
+                if exchanged > 0 { "-".into() } else { human_bytes(bytes) },
+                if exchanged > 0 { human_bytes(exchanged) } else { "-".into() },
                 format!("{:.3}", flops as f64 / 1e9),
                 if bytes > 0 { format!("{:.1}", flops as f64 / bytes as f64) } else { "-".into() },
                 human_seconds(seconds),
                 human_seconds(launch),
-                format!("{:.0} %", if seconds > 0.0 { 100.0 * roof / seconds } else { 0.0 }),
+                // The roof is that of a rank's own memory.
+                if exchanged > 0 {
+                    "-".into()
+                } else {
+                    format!("{:.0} %", 100.0 * roof / seconds.max(f64::MIN_POSITIVE))
+                },
                 format!("{:.1} %", if total > 0.0 { 100.0 * seconds / total } else { 0.0 }),
             ]
         })
@@ -198,7 +206,8 @@ fn roofline(target: &Target, steps: &[StepCost]) -> String {
         "kernel",
         "bound by",
         "steps",
-        "bytes",
+        "bytes moved",
+        "bytes exchanged",
         "GFLOP",
         "flop/byte",
         "time",
@@ -206,10 +215,7 @@ fn roofline(target: &Target, steps: &[StepCost]) -> String {
         "of the byte roof",
         "of the step",
     ];
-    format!(
-        "<section aria-labelledby=roof><h2 id=roof>Roofline</h2>\n{}</section>\n",
-        table("By kernel, the longest first", &heads, 2, &rows)
-    )
+    format!("<h3>Roofline</h3>\n{}", table("By kernel, the longest first", &heads, 2, &rows))
 }
 
 fn rewrites(d: &Decisions) -> String {
@@ -222,7 +228,7 @@ fn rewrites(d: &Decisions) -> String {
     let heads = ["function", "rules and the ops that each made", "before", "after", "next best"];
     format!(
         "<section aria-labelledby=rules><h2 id=rules>Rewrites</h2>\n{}</section>\n",
-        table("Predicted time of one call", &heads, 2, &rows)
+        table(&format!("Predicted time of one call on {}", super::decisions::ONE_RANK), &heads, 2, &rows)
     )
 }
 
@@ -262,19 +268,27 @@ pub(super) fn page(
     d: &Decisions,
     tune_ctx: u64,
 ) -> Result<String, CliError> {
-    let decode = smallest_decode(plan, tune_ctx).or(plan.phases.first());
     let mut body = memory(needs, target.device.memory_bytes);
-    if let Some(phase) = decode {
+    // The smallest decode step is what a reader mostly looks for: it comes first, and open.
+    let first = smallest_decode(plan, tune_ctx).map(|p| &p.name);
+    let mut phases: Vec<&Phase> = plan.phases.iter().collect();
+    phases.sort_by_key(|p| Some(&p.name) != first);
+    body += "<section aria-labelledby=phases><h2 id=phases>Phases</h2>\n";
+    for (i, phase) in phases.into_iter().enumerate() {
         let steps = step_costs(plan, phase, target, tune_ctx, 0).map_err(|e| CliError::internal(e.to_string()))?;
         let whole = super::figures::slowest(plan, phase, target, tune_ctx)?;
         let lines = super::figures::step_lines(&whole);
-        body += &format!(
-            "<section><p>{}</p></section>\n",
-            lines.iter().map(|l| escape(l.trim())).collect::<Vec<_>>().join("<br>")
+        let _ = writeln!(
+            body,
+            "<details{}><summary>{}</summary>\n<p>{}</p>\n{}{}</details>",
+            if i == 0 { " open" } else { "" },
+            escape(&phase.name),
+            lines.iter().map(|l| escape(l.trim())).collect::<Vec<_>>().join("<br>"),
+            timeline(&phase.name, &steps),
+            roofline(target, &steps)
         );
-        body += &timeline(&phase.name, &steps);
-        body += &roofline(target, &steps);
     }
+    body += "</section>\n";
     body += &rewrites(d);
     body += &placements(d);
     let name = if plan.model.name.is_empty() { plan.model.arch.clone() } else { plan.model.name.clone() };

@@ -13,7 +13,7 @@ use glmc_passes::shard::report::{Other, Placed};
 use glmc_passes::target::Target;
 use serde::Serialize;
 
-use super::decisions::{Decisions, other_line};
+use super::decisions::{Decisions, ONE_RANK, other_line};
 use super::figures::human_seconds;
 use super::{human_bytes, print_json, print_line};
 use crate::cli::ExplainArgs;
@@ -36,8 +36,8 @@ struct Home {
     /// Whether the value's name says what it is; of those that are only numbered it is not kept which rule made them.
     #[serde(skip)]
     named: bool,
-    /// The rule that made the value, if one did.
-    rule: Option<String>,
+    /// The rules that led to the value, the last one last; none where it is as the model says.
+    made_by_rules: Vec<String>,
     /// Rules that made the function's program, with the ops that each made.
     rules: Vec<(String, usize)>,
     /// The function's predicted seconds as lifted and after saturation.
@@ -131,14 +131,27 @@ fn tell(args: &ExplainArgs, value: &str, plan: &Plan, target: &Target, d: &Decis
     Ok(Told { value: value.into(), phases })
 }
 
-/// How a value of a phase came to be, for people: its function, the rules that made it, where it was placed and what else
-/// there was.
-///
-/// # Errors
-/// A plan without its module or decisions.
-pub(super) fn history(dir: &Path, phase: &str, value: &str) -> Result<Vec<String>, CliError> {
-    let d = Decisions::read(dir)?;
-    Ok(home(&graph(dir)?, phase, value, &d).iter().flat_map(home_lines).map(|l| l.trim().to_owned()).collect())
+/// What a plan's folder says of how its values came to be.
+pub(super) struct Origins {
+    module: Module,
+    decisions: Decisions,
+}
+
+impl Origins {
+    /// Those of the plan in `dir`.
+    ///
+    /// # Errors
+    /// A plan without its module or decisions, or with such as this version does not read.
+    pub(super) fn read(dir: &Path) -> Result<Self, CliError> {
+        Ok(Origins { module: graph(dir)?, decisions: Decisions::read(dir)? })
+    }
+
+    /// How a value of a phase came to be, for people: its function, the rules that made it, where it was placed and what
+    /// else there was. Nothing where the module has no value of this name.
+    pub(super) fn history(&self, phase: &str, value: &str) -> Vec<String> {
+        let home = home(&self.module, phase, value, &self.decisions);
+        home.iter().flat_map(home_lines).map(|l| l.trim().to_owned()).collect()
+    }
 }
 
 /// What is known of the function that makes `value` in a phase.
@@ -159,7 +172,7 @@ fn home(m: &Module, entry: &str, value: &str, d: &Decisions) -> Option<Home> {
     let placement = placement.into_iter().next();
     Some(Home {
         named: super::verify::says_what(local),
-        rule: rewritten.and_then(|r| r.made.get(local)).cloned(),
+        made_by_rules: rewritten.and_then(|r| r.made.get(local)).cloned().unwrap_or_default(),
         rules: rewritten.iter().flat_map(|r| &r.rules).map(|(r, n)| (r.clone(), *n)).collect(),
         seconds: rewritten.map(|r| (r.before, r.after)),
         placement,
@@ -300,13 +313,15 @@ fn lines(t: &Told) -> Vec<String> {
 
 fn home_lines(h: &Home) -> Vec<String> {
     let seconds = h.seconds.map_or_else(String::new, |(before, after)| {
-        format!(": {} as lifted, {} after saturation", human_seconds(before), human_seconds(after))
+        format!(": {} as lifted, {} after saturation ({ONE_RANK})", human_seconds(before), human_seconds(after))
     });
     let mut out = vec![format!("    in @{}{seconds}", h.function)];
-    out.push(match &h.rule {
-        Some(r) => format!("    made by rule `{r}`"),
-        None if !h.named => "    without a name in the model: made on the way by one of the rules or the lift".into(),
-        None => "    as the model says: no rule made it".into(),
+    let rules: Vec<String> = h.made_by_rules.iter().map(|r| format!("`{r}`")).collect();
+    out.push(match rules.len() {
+        0 if !h.named => "    without a name in the model: made on the way by one of the rules or the lift".into(),
+        0 => "    as the model says: no rule made it".into(),
+        1 => format!("    made by rule {}", rules[0]),
+        _ => format!("    made by rules {}", rules.join(", then ")),
     });
     if !h.rules.is_empty() {
         let rules: Vec<String> = h.rules.iter().map(|(r, n)| format!("{r} {n}")).collect();
@@ -341,7 +356,10 @@ fn phase_lines(p: &InPhase) -> Vec<String> {
     for (what, all) in [("made by", &p.made_by), ("read by", &p.read_by)] {
         for a in all {
             let c = &a.cost;
-            let work = format!("{} moved, {:.3} GFLOP", human_bytes(c.bytes.total()), c.flops as f64 / 1e9);
+            let work = match c.exchanged {
+                0 => format!("{} moved, {:.3} GFLOP", human_bytes(c.bytes.total()), c.flops as f64 / 1e9),
+                n => format!("{} exchanged between ranks", human_bytes(n)),
+            };
             out.push(format!(
                 "    {what} step {} `{}` ({} as {}): {}, of it launch {}, bound by {:?}; {work}",
                 a.index,

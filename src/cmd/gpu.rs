@@ -15,6 +15,7 @@ impl From<CudaError> for CliError {
         let code = match e {
             CudaError::Absent { .. } => "no-driver",
             CudaError::NoDevice { .. } => "no-device",
+            CudaError::Old { .. } | CudaError::Symbol { .. } => "old-driver",
             _ if e.is_memory() => "device-memory",
             _ => "cuda",
         };

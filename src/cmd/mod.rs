@@ -28,6 +28,8 @@ pub(crate) mod verify;
 
 use std::path::Path;
 
+use glmc_runtime::engine::Engine;
+use glmc_runtime::fault::Fault;
 use glmc_runtime::load::{Loaded, read_sealed};
 use glmc_runtime::text::Tokenizer;
 
@@ -70,11 +72,19 @@ pub(crate) fn start_threads() -> Result<(), CliError> {
     Ok(())
 }
 
-/// Puts in the fault that a test asks for, and says so.
-pub(crate) fn put_fault(args: &FaultArgs, loaded: &mut Loaded) -> Result<(), CliError> {
-    if let Some(fault) = &args.inject {
-        say(&escaped(&format!("fault put in: {}", loaded.corrupt(fault)?)));
-    }
+/// Puts in the corrupted block that a test asks for, and says so. What was done.
+pub(crate) fn put_fault(args: &FaultArgs, loaded: &mut Loaded) -> Result<Option<String>, CliError> {
+    let Some(Fault::Block(block)) = &args.inject else { return Ok(None) };
+    let done = loaded.corrupt(block)?;
+    say(&escaped(&format!("fault put in: {done}")));
+    Ok(Some(done))
+}
+
+/// Lets the rank die that a test asks for, in the next run, and says so.
+pub(crate) fn put_death(args: &FaultArgs, engine: &mut Engine) -> Result<(), CliError> {
+    let Some(Fault::Death { rank, step }) = args.inject else { return Ok(()) };
+    engine.kill(rank, step)?;
+    say(&format!("fault put in: rank {rank} dies before step {step} of the next run"));
     Ok(())
 }
 

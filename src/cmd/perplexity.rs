@@ -40,6 +40,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<(), CliError> {
     super::put_fault(&args.fault, &mut loaded).map_err(at)?;
     let Placed { mut engine, devices } = device.engine(loaded, &args.place, args.json).map_err(at)?;
     engine.set_check(args.check);
+    super::put_death(&args.fault, &mut engine).map_err(at)?;
     let mut progress = Stage::begin("scoring", args.json);
     let (mut nll, mut count) = (0.0, 0u64);
     let windows = ids.chunks(usize::try_from(window).unwrap_or(usize::MAX));

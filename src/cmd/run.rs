@@ -16,7 +16,7 @@ use crate::error::CliError;
 use crate::output::{LOGITS, Place};
 use crate::progress::Stage;
 use crate::terminal::{say, unread};
-use crate::{bus, memory};
+use crate::{bus, memory, signals};
 
 pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     check(args)?;
@@ -46,6 +46,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
     super::put_fault(&args.fault, &mut loaded).map_err(at)?;
     let Placed { mut engine, devices } = device.engine(loaded, &args.place, args.json).map_err(at)?;
     engine.set_check(args.check);
+    super::put_death(&args.fault, &mut engine).map_err(at)?;
     let load_s = start.elapsed().as_secs_f64();
     progress.end();
     let mut session = Session {
@@ -55,13 +56,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CliError> {
         place: device.place,
         sampler,
         tokenizer: &tokenizer,
-        cancel: cancel_flag().map_err(at)?,
+        cancel: signals::cancel_flag().map_err(at)?,
         tokens: Vec::new(),
         logits: Vec::new(),
         text: String::new(),
     };
     let done = session.generate(&prompt).map_err(at)?;
-    GENERATED.store(true, Ordering::SeqCst);
+    signals::end_at_once();
     if done.finish == UNREAD {
         std::process::exit(128 + SIGPIPE);
     }
@@ -87,30 +88,6 @@ fn check(args: &RunArgs) -> Result<(), CliError> {
 const UNREAD: &str = "unread";
 /// What would have ended it, had it not been ignored.
 const SIGPIPE: i32 = 13;
-
-/// Whether the tokens are made: from then on no signal waits for them.
-static GENERATED: AtomicBool = AtomicBool::new(false);
-
-/// Until this is called, a signal ends the process as it ends any.
-fn cancel_flag() -> Result<Arc<AtomicBool>, CliError> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let set = Arc::clone(&flag);
-    // The first Ctrl-C ends after the current step; a second one at once.
-    let handler = move || {
-        if set.swap(true, Ordering::SeqCst) || GENERATED.load(Ordering::SeqCst) {
-            std::process::exit(130);
-        }
-    };
-    ctrlc::set_handler(handler).map_err(|e| match e {
-        ctrlc::Error::System(e) => {
-            let m =
-                format!("the thread that waits for signals cannot be started: {e}; raise the limits of the process");
-            CliError::usage("threads", m).class("memory")
-        }
-        e => CliError::internal(format!("signal handler: {e}")),
-    })?;
-    Ok(flag)
-}
 
 /// One generation.
 struct Session<'a> {

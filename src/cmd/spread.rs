@@ -10,7 +10,7 @@ use glmc_runtime::device::cuda::{Backend, CudaDevice, CudaGroup, CudaOptions, Me
 use glmc_runtime::load::Loaded;
 use serde_json::{Value, json};
 
-use super::device::{UNIT, Where};
+use super::device::{UNIT, Where, weights_told};
 use super::gpu::Gpu;
 use super::human_bytes;
 use crate::cli::DeviceArgs;
@@ -149,11 +149,11 @@ pub(super) fn group(
     let map = args.map.as_ref().map_or_else(|| evenly(ranks, gpus.len().min(ranks)), |m| m.places(&numbers));
     let used = map.iter().max().map_or(0, |d| d + 1);
     let used_gpus: Vec<&Gpu> = gpus.iter().take(used).copied().collect();
-    let library = args.collectives == Wanted::Only(Backend::Nccl);
-    let small_bytes =
-        if used > 1 && !library { Some(super::measure::small_bytes(&used_gpus, args.collectives)?) } else { None };
+    let wanted = args.collectives.unwrap_or_default();
+    let library = wanted == Wanted::Only(Backend::Nccl);
+    let small_bytes = if used > 1 && !library { Some(super::measure::small_bytes(&used_gpus, wanted)?) } else { None };
     let multiprocessors = Some(first.context.info().multiprocessors);
-    let precision = args.activations;
+    let precision = args.precision();
     let choices = Choices { precision, multiprocessors, small_bytes, library, ..Choices::default() };
     let Spread { kernels, devices, .. } = Spread::new(&loaded.plan, first.arch, &choices, &map)?;
     let probe = links::probe();
@@ -167,14 +167,9 @@ pub(super) fn group(
         members.push(Member { context: gpu.context.clone(), launches, kernels, probe });
     }
     let kernels_s = start.elapsed().as_secs_f64();
-    let options = CudaOptions { dependent: first.arch.has_bulk_copy(), graphs: !args.eager, limit: args.step_timeout };
-    let last = std::cell::Cell::new(Instant::now());
-    let progress = |done: u64, all: u64| {
-        if !quiet && (last.get().elapsed().as_secs_f64() > 2.0 || done == all) {
-            last.set(Instant::now());
-            say(&format!("weights: {} of {}", human_bytes(done), human_bytes(all)));
-        }
-    };
+    let options =
+        CudaOptions { dependent: first.arch.has_bulk_copy(), graphs: !args.eager, limit: args.step_timeout() };
+    let progress = weights_told(quiet);
     let start = Instant::now();
     let (plan, weights) = (&loaded.plan, &loaded.weights);
     let (device, way, bytes, launches): (Box<dyn Device>, _, _, Vec<usize>) = if used == 1 {
@@ -191,7 +186,7 @@ pub(super) fn group(
         let (bytes, starts) = (vec![d.bytes()], (0..plan.phases.len()).map(|i| d.starts(i)).collect());
         (Box::new(d), "local", bytes, starts)
     } else {
-        let d = CudaGroup::new(members, plan, weights, options, (args.collectives, &wheels()), &progress)?;
+        let d = CudaGroup::new(members, plan, weights, options, (wanted, &wheels()), &progress)?;
         if let Some(note) = d.note() {
             say(&format!("warning: {note}"));
         }

@@ -4,14 +4,16 @@ use std::path::Path;
 use std::time::Instant;
 
 use glmc_frontend_gguf::write::synth::{Dims, model};
+use glmc_frontend_gguf::write::temporary;
 use glmc_frontend_gguf::{Model, open};
 use serde_json::json;
 
 use super::{human_bytes, print_json, print_line};
 use crate::cli::SynthArgs;
 use crate::error::CliError;
-use crate::plan_dir::check_parent;
+use crate::plan_dir::{check_parent, check_room, check_size};
 use crate::progress::Stage;
+use crate::signals::Unfinished;
 use crate::terminal::escaped;
 
 /// A dim by its name: `width=6144`.
@@ -55,9 +57,10 @@ pub(crate) fn run(args: &SynthArgs) -> Result<(), CliError> {
     let progress = Stage::begin("writing", args.json);
     let file = model(&dims, args.mix, args.seed, args.hollow).map_err(failed)?;
     let bytes = file.bytes();
-    if !args.hollow {
-        crate::plan_dir::check_size(bytes).map_err(|e| CliError::io(out, &e))?;
-    }
+    check_size(bytes).map_err(|e| CliError::io(out, &e))?;
+    check_room(out, std::iter::once(file.disk_bytes()))?;
+    // It has a name before it is whole only where the file system has no files without one.
+    let (_unfinished, ()) = Unfinished::new(&temporary(out), || Ok(())).map_err(failed)?;
     file.write(out).map_err(failed)?;
     progress.end();
     // What was written must be what `compile` takes.

@@ -9,8 +9,11 @@ fn check(v: &Value, tokens: u64) {
     assert!(f("/machine/read_bytes_per_s") > 1e8, "{v}");
     assert!(f("/prefill/tps") > 0.0 && f("/decode/tps") > 0.0 && f("/decode/seconds") > 0.0, "{v}");
     assert_eq!((f("/decode/steps"), f("/decode/different_tokens")), (64.0, 64.0 * tokens as f64));
-    // Classes are those of watched steps, on a machine that is shared.
-    assert!((0.95..1.05).contains(&f("/decode/classes/accounted")), "{v}");
+    // The parts are those of the step.
+    let parts = v.pointer("/decode/classes/parts").and_then(Value::as_object).unwrap();
+    let sum: f64 = parts.values().map(|p| p["seconds"].as_f64().unwrap()).sum();
+    assert!((sum / f("/decode/seconds") - 1.0).abs() < 1e-9, "{sum} of {v}");
+    assert!((f("/decode/classes/accounted") - 1.0).abs() < 1e-9, "{v}");
     assert!(f("/decode/classes/parts/weights/launches") > 0.0, "{v}");
     assert!(f("/decode/classes/parts/small ops/launches") > 20.0, "{v}");
     // Tokens of a batch may choose the same experts; the plan counts on the most.
@@ -69,6 +72,24 @@ fn a_hollow_model_is_measured_whole_and_by_its_first_layers() {
 }
 
 #[test]
+fn a_small_context_is_measured_in_fewer_steps() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("plan");
+    for (ctx, seen, steps) in [("40", 20, 10), ("2", 1, 1)] {
+        glmc(&["compile", s(&super::support::tiny()), "-o", s(&plan), "--ctx", ctx, "--json"]).ok();
+        let v = glmc(&["bench", s(&plan), "--device", "cpu", "--json"]).ok().json();
+        assert_eq!((&v["context"], &v["decode"]["steps"]), (&seen.into(), &steps.into()), "{v}");
+        assert_eq!(v["decode"]["different_tokens"], steps, "{v}");
+        assert!((v["decode"]["classes"]["accounted"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{v}");
+    }
+    let ran = glmc(&["bench", s(&plan), "--device", "cpu"]).ok();
+    assert!(ran.out.contains("1 steps are timed: 64 do not fit"), "{ran:?}");
+    glmc(&["compile", s(&super::support::tiny()), "-o", s(&plan), "--ctx", "1", "--json"]).ok();
+    let ran = glmc(&["bench", s(&plan), "--device", "cpu"]);
+    assert!(ran.code() == 2 && ran.error_line().contains("2 positions are needed"), "{ran:?}");
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let plan = tiny_plan(dir.path());
@@ -76,10 +97,17 @@ fn what_cannot_be_measured_is_refused() {
         let ran = glmc(&[&["bench", s(&plan), "--device", "cpu"], args].concat());
         assert!(ran.code() == 2 && ran.error_line().contains(word), "{args:?}: {}", ran.error_line());
     };
-    refused(&["--rank", "0"], "GPU");
+    refused(&["--rank", "0"], "--rank is for GPUs");
+    refused(&["--nvrtc", "/lib"], "--nvrtc is for GPUs");
+    refused(&["--seed", "3"], "--synthetic");
+    refused(&["--ctx", "256"], "257 positions are needed of each of 1 sequences, of which each has 256");
     refused(&["--rank", "1"], "no rank 1");
-    refused(&["--ctx", "1000000"], "do not fit");
-    refused(&["--batch", "1000"], "do");
+    refused(&["--ctx", "1000000"], "1000001 positions");
+    refused(&["--batch", "1000"], "2 positions are needed of each of 1000 sequences, of which each has 0");
+    for (flag, value) in [("--batch", "2"), ("--ctx", "9"), ("--prompt", "9"), ("--target", "cpu")] {
+        let ran = glmc(&["bench", "--kernels", flag, value]);
+        assert!(ran.code() == 2 && ran.error_line().contains(flag), "{flag}: {}", ran.error_line());
+    }
     refused(&["--layers", "2"], "--synthetic");
     refused(&["--candidates"], "--candidates");
     let out = dir.path().join("m.gguf");

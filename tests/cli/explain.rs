@@ -13,6 +13,33 @@ fn a_value_is_explained_in_every_phase() {
     }
     let rules = all["functions"].as_array().unwrap().iter().map(|f| f["rules"].as_object().unwrap().len());
     assert!(rules.sum::<usize>() > 20);
+    // The rules that led to a value are told whole and in order: the last is one of those that made the program.
+    let mut longest = Vec::new();
+    let mut named = Vec::new();
+    for f in all["functions"].as_array().unwrap() {
+        for (value, chain) in f["made"].as_object().unwrap() {
+            let chain: Vec<&str> = chain.as_array().unwrap().iter().map(|r| r.as_str().unwrap()).collect();
+            assert!(f["rules"].get(chain[chain.len() - 1]).is_some(), "{value}: {chain:?} in {f}");
+            let once: std::collections::BTreeSet<&str> = chain.iter().copied().collect();
+            assert_eq!(once.len(), chain.len(), "{value}: {chain:?}");
+            if chain.len() > longest.len() {
+                longest = chain.clone();
+            }
+            if chain.len() > 1 && f["name"].as_str().unwrap().starts_with("decode_1") {
+                named.push((value.clone(), chain.iter().map(|r| format!("`{r}`")).collect::<Vec<_>>().join(", then ")));
+            }
+        }
+    }
+    println!("the longest chain: {longest:?}");
+    assert!(longest.len() >= 3, "{longest:?}");
+    let told = named.iter().any(|(value, chain)| {
+        let ran = glmc(&["explain", s(&plan), &format!("blk.1.{value}")]);
+        ran.code() == 0 && ran.out.contains(&format!("made by rules {chain}"))
+    });
+    assert!(told, "{named:?}");
+    // What reads weights as they are stored comes of a decode that a rule took in.
+    let decodes = |f: &serde_json::Value| f["made"].to_string().contains("[\"decode-");
+    assert!(all["functions"].as_array().unwrap().iter().any(decodes), "{all}");
     let names = ["blk.1.attn_output", "blk.1.q", "blk.1.kv", "blk.2.ffn_moe_out", "blk.1.attn_norm", "logits"];
     let mut found = 0;
     for name in names {
@@ -61,14 +88,29 @@ fn the_page_stands_alone_and_is_the_same_twice() {
     glmc(&["explain", s(&plan), "--html", s(&b)]).ok();
     let page = std::fs::read_to_string(&a).unwrap();
     assert_eq!(page, std::fs::read_to_string(&b).unwrap());
-    for part in
-        ["Memory by rank", "Steps of decode_1", "Roofline", "Rewrites", "prefers-color-scheme:dark", "aria-label"]
-    {
+    for part in [
+        "Memory by rank",
+        "Steps of decode_1",
+        "Roofline",
+        "Rewrites",
+        "prefers-color-scheme:dark",
+        "aria-label",
+        "on one rank",
+    ] {
         assert!(page.contains(part), "no {part}");
     }
     for outside in ["http:", "https:", "<script", "<link", "<img", "url(", "@import"] {
         assert!(!page.contains(outside), "the page asks for {outside}");
     }
+    // Every phase, the decode step open.
+    let json = super::support::plan_json(&plan);
+    let phases: Vec<&str> = json["phases"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    assert!(phases.len() >= 4, "{phases:?}");
+    for phase in &phases {
+        assert_eq!(page.matches(&format!("<h3>Steps of {phase}</h3>")).count(), 1, "{phase}");
+        assert!(page.contains(&format!("<summary>{phase}</summary>")), "{phase}");
+    }
+    assert_eq!((page.matches("<details open>").count(), page.matches("<svg ").count()), (1, phases.len()));
     // Tags that open are closed.
     for tag in ["section", "table", "tbody", "details", "svg", "main", "div", "tr"] {
         let count = |what: String| page.matches(&what).count();
@@ -77,6 +119,29 @@ fn the_page_stands_alone_and_is_the_same_twice() {
     }
     let away = dir.path().join("no/such/a.html");
     assert_eq!(glmc(&["explain", s(&plan), "--html", s(&away)]).class(), ("usage".into(), "output-parent".into()));
+}
+
+#[test]
+fn what_ranks_exchange_has_bytes_and_costs_say_whose_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plan, page) = (dir.path().join("plan"), dir.path().join("p.html"));
+    glmc(&["compile", s(&tiny()), "-o", s(&plan), "--ctx", "256", "--target", "8x-cpu", "--json"]).ok();
+    let v = glmc(&["explain", s(&plan), "logits", "--json"]).ok().json();
+    let at = &v["phases"][0]["made_by"][0];
+    let vocab = super::support::plan_json(&plan)["model"]["vocab"].as_u64().unwrap();
+    assert_eq!((&at["cost"]["kernel"], &at["cost"]["exchanged"]), (&"all_gather".into(), &(4 * vocab).into()), "{at}");
+    let text = glmc(&["explain", s(&plan), "logits"]).ok().out;
+    assert!(text.contains("exchanged between ranks") && text.contains("(one rank with the whole model"), "{text}");
+    let all = glmc(&["explain", s(&plan)]).ok().out;
+    assert!(all.contains("functions before and after saturation, one rank with the whole model"), "{all}");
+    glmc(&["explain", s(&plan), "--html", s(&page)]).ok();
+    let text = std::fs::read_to_string(&page).unwrap();
+    let row =
+        text.split("<th scope=row>all_reduce</th>").nth(1).expect("a row of all_reduce").split("</tr>").next().unwrap();
+    let cells: Vec<&str> =
+        row.split("<td").skip(1).map(|c| c.split('>').nth(1).unwrap().split('<').next().unwrap()).collect();
+    // Bound, steps, bytes moved, bytes exchanged.
+    assert!(cells[0] == "link" && cells[2] == "-" && !["-", "0 B"].contains(&cells[3]), "{cells:?}");
 }
 
 #[test]

@@ -27,6 +27,62 @@ fn devices_are_listed_or_said_to_be_absent() {
     assert_eq!(ran.err, "");
 }
 
+/// A driver made of `source`, in a folder; none without a C compiler.
+fn fake_driver(dir: &std::path::Path, source: &str) -> bool {
+    let (file, library) = (dir.join("cuda.cpp"), dir.join("libcuda.so.1"));
+    std::fs::write(&file, source).unwrap();
+    let made = std::process::Command::new("g++").args(["-shared", "-fPIC", "-w", "-o", s(&library), s(&file)]).status();
+    let there = made.is_ok_and(|m| m.success());
+    if !there {
+        println!("SKIPPED: no g++");
+    }
+    there
+}
+
+#[test]
+fn an_old_driver_is_said_to_be_old_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = tiny_plan(dir.path());
+    let api = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/crates/runtime/src/device/cuda/api.rs"));
+    let api = api.unwrap();
+    // Every entry point that is asked for.
+    let names: std::collections::BTreeSet<&str> = api
+        .split('"')
+        .filter(|n| n.starts_with("cu") && n.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+        .collect();
+    assert!(names.len() > 20 && names.contains("cuInit"), "{names:?}");
+    let one = |n: &&str| match *n {
+        "cuDriverGetVersion" => "extern \"C\" int cuDriverGetVersion(int* v) { *v = 12040; return 0; }\n".to_owned(),
+        n => format!("extern \"C\" int {n}(...) {{ return 0; }}\n"),
+    };
+    let whole: String = names.iter().map(one).collect();
+    for (source, said) in [("extern \"C\" int cuInit(unsigned) { return 0; }", "older"), (whole.as_str(), "CUDA 12.4")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        if !fake_driver(folder.path(), source) {
+            return;
+        }
+        for args in [
+            &["run", s(&plan), "--tokens", "1", "-n", "1", "--device", "cuda:0", "--json"][..],
+            &["selftest", "--json"],
+            &["bench", s(&plan), "--device", "cuda:0", "--json"],
+            &["verify", s(&plan), "--device", "cuda:0", "--json"],
+        ] {
+            let mut c = std::process::Command::new(super::support::GLMC);
+            c.args(args).env("LD_LIBRARY_PATH", folder.path());
+            let ran = super::support::run(c);
+            assert_eq!((ran.code(), ran.class()), (4, ("device".into(), "old-driver".into())), "{args:?}: {ran:?}");
+            let line = ran.error_line();
+            assert!(line.contains(said) && line.contains("580"), "{line}");
+            assert!(ran.time < std::time::Duration::from_secs(5), "{ran:?}");
+        }
+        let mut c = std::process::Command::new(super::support::GLMC);
+        c.args(["devices", "--json"]).env("LD_LIBRARY_PATH", folder.path());
+        let found = super::support::run(c).ok().json();
+        assert!(found["driver"]["error"].as_str().unwrap().contains(said), "{found}");
+    }
+}
+
 #[test]
 fn an_nvrtc_that_is_named_is_never_replaced() {
     let found = glmc(&["devices", "--json", "--nvrtc", "/nowhere/libnvrtc.so"]).ok().json();
@@ -73,6 +129,10 @@ fn a_map_of_other_ranks_or_gpus_is_refused() {
         (&["--map", "1", "--device", "cuda:0"], 2, "--map names cuda:1"),
         (&["--device", "cuda:0,0"], 2, "twice"),
         (&["--collectives", "smoke"], 2, "p2p"),
+        (&["--device", "cpu", "--collectives", "host"], 2, "--collectives is for GPUs"),
+        (&["--step-timeout", "3"], 2, "--step-timeout is for GPUs"),
+        (&["--eager"], 2, "--eager is for GPUs"),
+        (&["--nvrtc", "/lib"], 2, "--nvrtc is for GPUs"),
         (&["--step-timeout", "0"], 2, "no time"),
     ] {
         let ran = run(more);

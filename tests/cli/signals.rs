@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use super::support::{GLMC, glmc, names, own, run, runs, s, tiny, tiny_plan};
 
-fn signal(child: &Child, signal: i32) {
+pub(super) fn signal(child: &Child, signal: i32) {
     // SAFETY: a signal to our own child, which has not been waited for.
     assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, signal) }, 0);
 }
 
 /// Waits for the end of a child that a signal was sent to; fails if it takes long.
-fn ends(child: &mut Child, what: &str) -> std::process::ExitStatus {
+pub(super) fn ends(child: &mut Child, what: &str) -> std::process::ExitStatus {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(2) {
         if let Some(status) = child.try_wait().unwrap() {
@@ -28,7 +28,7 @@ fn ends(child: &mut Child, what: &str) -> std::process::ExitStatus {
 }
 
 /// Ended by the signal itself, or with its exit code.
-fn by(status: std::process::ExitStatus, signal: i32, what: &str) {
+pub(super) fn by(status: std::process::ExitStatus, signal: i32, what: &str) {
     assert!(status.signal() == Some(signal) || status.code() == Some(128 + signal), "{what}: {status:?}");
 }
 
@@ -69,6 +69,35 @@ fn one_signal_ends_a_compilation_into_the_cache() {
         let left = names(&plans);
         assert!(left.len() == 1 && !left[0].starts_with('.'), "{left:?}");
     }
+    assert!(early >= 6, "only {early} signals came before the end");
+}
+
+#[test]
+fn one_signal_while_a_plan_is_written_leaves_nothing_unfinished() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("plan");
+    let mut early = 0;
+    for sig in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].into_iter().cycle().take(12) {
+        let mut c = Command::new(GLMC);
+        c.args(["compile", s(&tiny()), "-o", s(&plan), "--ctx", "256", "--json"]);
+        let mut child = c.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // As soon as anything of the plan is there.
+        let start = Instant::now();
+        while names(dir.path()).is_empty() && start.elapsed() < Duration::from_secs(60) {}
+        signal(&child, sig);
+        let status = ends(&mut child, "compiling");
+        if !status.success() {
+            by(status, sig, "compiling");
+            early += 1;
+        }
+        let left = names(dir.path());
+        assert!(left.iter().all(|n| n == "plan"), "signal {sig}: {left:?}");
+        if plan.exists() {
+            runs(&plan).ok();
+            std::fs::remove_dir_all(&plan).unwrap();
+        }
+    }
+    println!("{early} of 12 signals came before the end");
     assert!(early >= 6, "only {early} signals came before the end");
 }
 

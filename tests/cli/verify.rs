@@ -238,3 +238,74 @@ fn what_cannot_run_is_refused() {
     let help = glmc(&["verify", "--help"]).ok().out;
     assert!(!help.contains("inject") && help.contains("--reference"), "{help}");
 }
+
+/// The fault's object in a report that found no divergence.
+fn unseen(plan: &Path, fault: &str) -> Value {
+    let v = verify(plan, &["--inject", fault]).ok().json();
+    assert!(v["first"].is_null(), "{v}");
+    v["fault"].clone()
+}
+
+#[test]
+fn a_fault_that_nothing_reads_is_said_to_be_unread() {
+    let dir = tempfile::tempdir().unwrap();
+    for (plan, rank) in [(tiny_plan(dir.path()), 0), (eight(dir.path()), RANK)] {
+        // The embedding of a token that the prompt does not have, and the last row of the head's table of each rank.
+        let fault = unseen(&plan, &format!("rank={rank},weight=token_embd,block=3"));
+        assert_eq!(fault["read"], false, "{fault}");
+        let message = fault["message"].as_str().unwrap();
+        assert!(message.contains("not read by these tokens") && message.contains("token_embd"), "{message}");
+        assert!(verify(&plan, &[]).ok().json()["fault"].is_null());
+    }
+    // In the lines and on the page too.
+    let (plan, page) = (tiny_plan(dir.path()), dir.path().join("p.html"));
+    let fault = "rank=0,weight=token_embd,block=3";
+    let ran = glmc(&["verify", s(&plan), "--inject", fault, "--html", s(&page)]).ok();
+    assert!(ran.out.contains("not read by these tokens"), "{ran:?}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("not read by these tokens"));
+}
+
+#[test]
+fn a_plan_without_its_module_is_refused_before_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = tiny_plan(dir.path());
+    for name in ["graph.glir", "decisions.json"] {
+        let path = plan.join(name);
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let ran = verify(&plan, &[]);
+        assert_eq!((ran.code(), ran.class().0.as_str()), (3, "plan"), "{ran:?}");
+        assert!(ran.error_line().contains(name), "{ran:?}");
+        std::fs::write(&path, "no module").unwrap();
+        let ran = verify(&plan, &[]);
+        assert_eq!((ran.code(), ran.class().0.as_str()), (3, "plan"), "{ran:?}");
+        std::fs::write(&path, bytes).unwrap();
+    }
+    verify(&plan, &[]).ok();
+}
+
+#[test]
+fn the_heads_part_has_a_name_and_columns_are_those_of_every_layer() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plan, page) = (eight(dir.path()), dir.path().join("p.html"));
+    let fault = format!("rank={RANK},weight=output,block=40");
+    let ran = glmc(&["verify", s(&plan), "--inject", &fault, "--json", "--html", s(&page)]);
+    let first = &ran.json()["first"];
+    let value = first["value"].as_str().unwrap();
+    assert!(value.starts_with("logits ("), "{value}");
+    let told = first["history"].to_string();
+    assert!(told.contains("in @decode_1") || told.contains("in @prefill"), "{told}");
+    let text = std::fs::read_to_string(&page).unwrap();
+    let heads: Vec<&str> = text.split("<th scope=col>").skip(1).map(|h| h.split('<').next().unwrap()).collect();
+    let numbered =
+        |h: &&str| h.strip_prefix('v').is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    let found: Vec<&str> = heads.iter().copied().filter(numbered).collect();
+    assert!(heads.len() > 20 && found.is_empty(), "{found:?} of {heads:?}");
+    assert!(heads.contains(&"attn_norm") && heads.contains(&"logits on the way"), "{heads:?}");
+    // Layers of one kind have the same columns: most cells of the map hold something.
+    let map = &text[text.find("<table class=map>").unwrap()..];
+    let map = &map[..map.find("</table>").unwrap()];
+    let (empty, full) = (map.matches("<td></td>").count(), map.matches("<td class=").count());
+    println!("{} columns, {full} cells, {empty} empty", heads.len());
+    assert!(full > 80 && empty < 2 * full, "{full} cells, {empty} empty");
+}

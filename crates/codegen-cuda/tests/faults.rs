@@ -8,10 +8,12 @@ mod host;
 use std::path::Path;
 use std::sync::Arc;
 
-use glmc_codegen_cuda::cases::{Check, cases, matrices, meaning};
-use glmc_codegen_cuda::host::{Job, Order, Program};
+use glmc_codegen_cuda::cases::faults::{self, Tally};
+use glmc_codegen_cuda::cases::{Bound, Check, cases, matrices, meaning};
+use glmc_codegen_cuda::host::{Job, JobResult, Order, Program};
 use glmc_codegen_cuda::kernels::headers;
 use glmc_codegen_cuda::{Activations, Arch, Generated, Options, emit};
+use glmc_ir::kernel::Kernel;
 
 /// A fault: the contract, which of its cases (a part of the name), the header, and the text that is changed.
 struct Fault {
@@ -349,4 +351,60 @@ fn find(faults: &[Fault], checks: impl Fn(&Fault) -> Vec<Check>) {
         }
     }
     assert!(missed.is_empty(), "not found: {missed:#?}");
+}
+
+/// Contracts of several ranks, which no launch of one has.
+const COLLECTIVES: [&str; 5] = ["all_gather", "all_reduce", "all_to_all", "reduce_scatter", "shard"];
+
+/// Kernels of one program.
+const UNIT: usize = 150;
+
+/// What the emulation gives for each check.
+fn emulated(list: &[(Check, Generated)]) -> Vec<(Vec<Bound>, JobResult)> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let one = |part: &[(Check, Generated)]| {
+        let program = Program::build(&emit::unit(part.iter().map(|p| &p.1)), dir).unwrap_or_else(|e| panic!("{e}"));
+        let (jobs, bounds): (Vec<Job>, Vec<_>) = part.iter().map(|(c, k)| c.job(k).expect("a job")).unzip();
+        let back = program.run(&jobs, Order::Rising).expect("it runs");
+        bounds.into_iter().zip(back).collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let parts: Vec<_> = list.chunks(UNIT).map(|part| scope.spawn(move || one(part))).collect();
+        parts.into_iter().flat_map(|p| p.join().expect("a part")).collect()
+    })
+}
+
+#[test]
+fn each_fault_is_seen_at_every_class_of_shapes() {
+    if !host::compiler_is_there() {
+        return;
+    }
+    let list = faults::all(3, Arch::Sm90, 1).expect("kernels");
+    let right = emulated(&list);
+    let wants: Vec<_> = list.iter().map(|(c, _)| meaning(&c.case).expect("a meaning")).collect();
+    let mut tally = Tally::default();
+    for fault in faults::Fault::ALL {
+        let planted: Vec<(usize, (Check, Generated))> = faults::plant_all(fault, &list);
+        let (of, planted): (Vec<usize>, Vec<(Check, Generated)>) = planted.into_iter().unzip();
+        for (i, (_, back)) in of.into_iter().zip(emulated(&planted)) {
+            let (check, kernel) = &list[i];
+            tally.add(fault, (check, kernel), &right[i].0, &right[i].1, &back, &wants[i]);
+        }
+    }
+    for ((fault, contract), [classes, checks, reached, found]) in tally.by_contract() {
+        println!("{} in {contract}: {classes} classes, {found} found of {reached} reached of {checks}", fault.name());
+    }
+    let failures = tally.failures();
+    assert!(failures.is_empty(), "{} are not seen: {failures:#?}", failures.len());
+    // No family is left out.
+    let contracts = |f| -> Vec<String> { tally.by_contract().into_keys().filter(|k| k.0 == f).map(|k| k.1).collect() };
+    let all: Vec<&str> = Kernel::NAMES.iter().copied().filter(|n| !COLLECTIVES.contains(n)).collect();
+    for fault in faults::Fault::ALL {
+        let stored = |n: &&str| {
+            list.iter().any(|(c, _)| c.case.kernel.name() == *n && c.quant().is_some_and(|q| q.block_elems() > 1))
+        };
+        let mut want: Vec<&str> = all.iter().copied().filter(|n| !fault.is_of_blocks() || stored(n)).collect();
+        want.sort_unstable();
+        assert_eq!(contracts(fault), want, "{fault:?}");
+    }
 }

@@ -45,6 +45,20 @@ pub struct Shard {
     elem: Elem,
 }
 
+impl Shard {
+    /// Where global index `at` of dim `dim` lies in the rank's part, if the rank holds it.
+    pub fn place(&self, dim: usize, at: u64) -> Option<u64> {
+        let mut before = 0;
+        for r in self.ranges.get(dim)? {
+            if r.contains(&at) {
+                return Some(before + at - r.start);
+            }
+            before += r.end - r.start;
+        }
+        None
+    }
+}
+
 /// Number of ranks of a mesh; `None` on overflow or an axis of size 0.
 pub fn rank_count(mesh: &IndexMap<Axis, u64>) -> Option<u64> {
     mesh.values().try_fold(1u64, |n, size| n.checked_mul(*size).filter(|n| *n > 0))

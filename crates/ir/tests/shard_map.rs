@@ -53,6 +53,21 @@ fn rows_columns_and_experts() {
 }
 
 #[test]
+fn a_global_index_is_found_in_the_part_that_holds_it() {
+    let of =
+        |rank| Shard::of(&ty("f32[{a: 4, b: 8}/tp, 2]"), &mesh(&[("tp", 2)]), rank, &SymValues::default()).unwrap();
+    let places = |rank: u64| -> Vec<Option<u64>> { (0..13).map(|at| of(rank).place(0, at)).collect() };
+    let held = |ranges: [std::ops::Range<u64>; 2]| -> Vec<Option<u64>> {
+        let all: Vec<u64> = ranges.into_iter().flatten().collect();
+        (0..13).map(|at| all.iter().position(|x| *x == at).map(|p| p as u64)).collect()
+    };
+    assert_eq!(places(0), held([0..2, 4..8]));
+    assert_eq!(places(1), held([2..4, 8..12]));
+    assert_eq!(of(0).place(1, 1), Some(1));
+    assert_eq!(of(0).place(2, 0), None);
+}
+
+#[test]
 fn joined_dims_are_cut_piece_by_piece() {
     let t = "f32[{gate: 4, up: 4}/tp, 2]";
     assert_eq!(slices(t, &[("tp", 2)]), [[run(0, 16, 2, 32)], [run(16, 16, 2, 32)]]);

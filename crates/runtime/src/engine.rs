@@ -106,6 +106,14 @@ impl Engine {
         self.scan = on.then(|| Scan::new(&self.loaded.plan));
     }
 
+    /// Lets the thread of a rank die in the next run, before this step ([`Device::kill`]).
+    ///
+    /// # Errors
+    /// The device has no such rank, or none with a thread of its own.
+    pub fn kill(&mut self, rank: usize, step: usize) -> Result<(), RuntimeError> {
+        self.device.kill(rank, step)
+    }
+
     /// A new, empty sequence.
     pub fn start(&mut self) -> SeqId {
         if let Some(i) = self.seqs.iter().position(Option::is_none) {

@@ -87,6 +87,9 @@ pub enum RuntimeError {
         /// Why.
         source: CudaError,
     },
+    /// The thread of a rank, or of the ranks of a device, died, and all others stopped.
+    #[error("its thread died: {0}")]
+    Died(String),
     /// One of several ranks failed, and all stopped.
     #[error("rank {rank}: {source}")]
     Rank {

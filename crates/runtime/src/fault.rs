@@ -1,5 +1,5 @@
-//! Faults put into a loaded plan on purpose, to see that checks find them: one block of one rank's weight in memory.
-//! Files stay whole. A testing aid; nothing asks for it by itself.
+//! Faults put into a run on purpose, to see that checks find them: one block of one rank's weight in memory, or a rank
+//! whose thread dies. Files stay whole. A testing aid; nothing asks for it by itself.
 
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -9,9 +9,23 @@ use glmc_ir::entities::WeightId;
 use crate::error::RuntimeError;
 use crate::load::{Bytes, Loaded};
 
+/// What is put in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// A corrupted block: `rank=R,weight=NAME,block=I[,kind=wrong|nan]`.
+    Block(Block),
+    /// A rank whose thread dies in the next run of a phase: `rank=R,die[,step=I]`.
+    Death {
+        /// The rank.
+        rank: usize,
+        /// The step before which it dies; a device that replays graphs dies before all.
+        step: usize,
+    },
+}
+
 /// A block to corrupt.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fault {
+pub struct Block {
     /// The rank that holds it.
     pub rank: usize,
     /// Name of the weight in the plan, or of its tensor in the file.
@@ -31,27 +45,34 @@ pub enum FaultKind {
     Nan,
 }
 
+/// What can be said.
+const SAY: &str = "rank=R,weight=NAME,block=I[,kind=wrong|nan], or rank=R,die[,step=I]";
+
 impl FromStr for Fault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (mut rank, mut weight, mut block, mut kind) = (None, None, None, FaultKind::Wrong);
+        let (mut rank, mut weight, mut block, mut kind) = (None, None, None, None);
+        let (mut dies, mut step) = (false, None);
         for part in text.split(',') {
             let number = |v: &str| v.parse::<usize>().map_err(|_| format!("`{part}` is no number"));
             match part.split_once('=') {
                 Some(("rank", v)) => rank = Some(number(v)?),
                 Some(("weight", v)) => weight = Some(v.to_owned()),
                 Some(("block", v)) => block = Some(number(v)?),
-                Some(("kind", "wrong")) => kind = FaultKind::Wrong,
-                Some(("kind", "nan")) => kind = FaultKind::Nan,
-                _ => {
-                    return Err(format!("`{part}`: say rank=R,weight=NAME,block=I and perhaps kind=wrong or kind=nan"));
-                }
+                Some(("kind", "wrong")) => kind = Some(FaultKind::Wrong),
+                Some(("kind", "nan")) => kind = Some(FaultKind::Nan),
+                Some(("step", v)) => step = Some(number(v)?),
+                None if part == "die" => dies = true,
+                _ => return Err(format!("`{part}`: say {SAY}")),
             }
         }
-        match (rank, weight, block) {
-            (Some(rank), Some(weight), Some(block)) => Ok(Fault { rank, weight, block, kind }),
-            _ => Err("say rank=R,weight=NAME,block=I".into()),
+        match (rank, weight, block, dies) {
+            (Some(rank), Some(weight), Some(block), false) if step.is_none() => {
+                Ok(Fault::Block(Block { rank, weight, block, kind: kind.unwrap_or(FaultKind::Wrong) }))
+            }
+            (Some(rank), None, None, true) if kind.is_none() => Ok(Fault::Death { rank, step: step.unwrap_or(0) }),
+            _ => Err(format!("say {SAY}")),
         }
     }
 }
@@ -61,7 +82,7 @@ impl Loaded {
     ///
     /// # Errors
     /// No such rank, weight or block, or a block that has no other numbers of a like size.
-    pub fn corrupt(&mut self, fault: &Fault) -> Result<String, RuntimeError> {
+    pub fn corrupt(&mut self, fault: &Block) -> Result<String, RuntimeError> {
         let refuse = |m: String| RuntimeError::Request(format!("the fault cannot be put in: {m}"));
         let named = self.plan.weights.iter().find(|(_, w)| w.name == fault.weight || w.tensor == fault.weight);
         let (id, recipe) = named.ok_or_else(|| refuse(format!("there is no weight `{}`", fault.weight)))?;
@@ -132,9 +153,23 @@ mod tests {
     #[test]
     fn a_fault_is_said_in_one_word() {
         let f: Fault = "rank=3,weight=blk.1.ffn_down,block=7".parse().unwrap();
-        assert_eq!(f, Fault { rank: 3, weight: "blk.1.ffn_down".into(), block: 7, kind: FaultKind::Wrong });
-        assert_eq!("rank=0,weight=w,block=0,kind=nan".parse::<Fault>().unwrap().kind, FaultKind::Nan);
-        for bad in ["", "rank=1", "rank=x,weight=w,block=0", "rank=0,weight=w,block=0,kind=odd", "rank=0,weight=w"] {
+        let block = |rank, weight: &str, block, kind| Fault::Block(Block { rank, weight: weight.into(), block, kind });
+        assert_eq!(f, block(3, "blk.1.ffn_down", 7, FaultKind::Wrong));
+        assert_eq!("rank=0,weight=w,block=0,kind=nan".parse(), Ok(block(0, "w", 0, FaultKind::Nan)));
+        assert_eq!("rank=3,die".parse(), Ok(Fault::Death { rank: 3, step: 0 }));
+        assert_eq!("die,step=9,rank=1".parse(), Ok(Fault::Death { rank: 1, step: 9 }));
+        for bad in [
+            "",
+            "rank=1",
+            "rank=x,weight=w,block=0",
+            "rank=0,weight=w,block=0,kind=odd",
+            "rank=0,weight=w",
+            "die",
+            "rank=1,die,weight=w,block=0",
+            "rank=1,die,kind=nan",
+            "rank=1,step=2",
+            "rank=1,weight=w,block=0,step=1",
+        ] {
             assert!(bad.parse::<Fault>().is_err(), "{bad}");
         }
     }

@@ -4,6 +4,7 @@
 
 pub mod collective;
 pub mod device;
+mod died;
 pub mod engine;
 mod engine_can_run;
 mod error;

@@ -6,19 +6,14 @@ use serde_json::json;
 
 use super::classes::Piece;
 use super::machine::Machine;
-use super::measured::{Measured, Timed};
+use super::measured::{Measured, Timed, median};
 use super::plan::Job;
 use super::session;
 use crate::bus;
-use crate::cli::BenchArgs;
 use crate::error::CliError;
 use crate::memory;
 
-pub(super) fn measure(job: &Job, args: &BenchArgs) -> Result<Measured, CliError> {
-    if args.rank.is_some() {
-        let m = "--rank is for GPUs: on the processor all ranks of a plan run in one process";
-        return Err(CliError::usage("arguments", m));
-    }
+pub(super) fn measure(job: &Job) -> Result<Measured, CliError> {
     memory::check(&job.plan, true)?;
     super::super::start_threads()?;
     let machine = Machine::of_cpu();
@@ -39,8 +34,11 @@ pub(super) fn measure(job: &Job, args: &BenchArgs) -> Result<Measured, CliError>
         pieces.push(Piece { step, kernel: None, start: before, end: end.max(before) });
         before = end.max(before);
     }
-    // Watched steps are those that are cut into pieces.
-    let decode = Timed { phase: job.phase, device_s: before, traced_s: before, pieces, ..Timed::default() };
+    // Watched steps are those that are cut into pieces, and being watched takes time: a piece's share of such a step is
+    // taken to be its share of any. What is left of it before the first and after the last piece is the host's.
+    let share = before / seen.watched_s.max(f64::MIN_POSITIVE);
+    let device_s = share.min(1.0) * median(&seen.steps);
+    let decode = Timed { phase: job.phase, device_s, traced_s: before, pieces, ..Timed::default() };
     let device = json!({ "device": "cpu", "arch": std::env::consts::ARCH });
     Ok(Measured { device, machine, seen, decode, prefill: None, memory: None })
 }

@@ -9,6 +9,7 @@ mod items;
 mod kernels;
 mod machine;
 mod measured;
+mod pace;
 mod plan;
 mod probe;
 mod report;

@@ -12,26 +12,23 @@ use glmc_passes::fit::Need;
 use glmc_passes::target::Target;
 use glmc_runtime::load::read_runnable;
 
-use super::super::device::Where;
+use super::super::device::{self, Where};
 use super::super::{cached, figures};
 use super::measured::Measured;
+use super::pace::Pace;
 use super::report;
-use super::session::{STEPS, WARM};
-use super::{cpu, cuda, short, trace};
+use super::{cpu, cuda, pace, short, trace};
 use crate::cli::{BenchArgs, SizeArgs};
 use crate::error::CliError;
 use crate::output::{Place, TRACE};
-
-/// Positions that a decoded token sees unless told otherwise.
-const CTX: u64 = 1024;
 
 /// What is measured.
 pub(super) struct Job {
     pub(super) dir: PathBuf,
     pub(super) plan: Plan,
     pub(super) target: Target,
-    /// Positions that the first timed token sees.
-    pub(super) ctx: u64,
+    /// What each sequence decodes.
+    pub(super) pace: Pace,
     pub(super) batch: u64,
     pub(super) prompt: u64,
     /// The rank that runs alone.
@@ -53,11 +50,6 @@ pub(super) struct Predicted {
 }
 
 impl Job {
-    /// Positions that a sequence takes: those before the first token, then all steps.
-    fn positions(ctx: u64) -> u64 {
-        ctx.saturating_add(WARM + 2 * STEPS)
-    }
-
     /// The rank whose part is looked at.
     pub(super) fn rank(&self) -> usize {
         self.rank.unwrap_or(0)
@@ -65,7 +57,7 @@ impl Job {
 
     /// What the plan says of a decode step.
     pub(super) fn predicted(&self) -> Result<Predicted, CliError> {
-        self.predicted_at(self.phase, self.ctx)
+        self.predicted_at(self.phase, self.pace.ctx)
     }
 
     fn of(args: &BenchArgs, dir: PathBuf) -> Result<Job, CliError> {
@@ -74,18 +66,14 @@ impl Job {
         let target = figures::target_of(&dir, &plan)?;
         let l = &plan.limits;
         let usage = |m: String| CliError::usage("arguments", m).at(&dir);
-        let room = (l.cache_rows / args.batch).min(l.ctx).saturating_sub(Self::positions(0));
-        let ctx = args.ctx.unwrap_or(CTX.min(room));
-        if ctx > room || ctx == 0 {
-            return Err(usage(format!(
-                "context {ctx} and {} steps of {} sequences do not fit: the plan has a context of {} and {} cache rows; \
-                 compile with a larger --ctx or --cache",
-                Self::positions(0),
-                args.batch,
-                l.ctx,
-                l.cache_rows
-            )));
-        }
+        let room = (l.cache_rows / args.batch).min(l.ctx);
+        let pace = Pace::fitting(args.ctx, room).map_err(|need| {
+            usage(format!(
+                "{need} positions are needed of each of {} sequences, of which each has {room}: the plan has a context \
+                 of {} and {} cache rows for all; give a smaller --ctx, or compile with a larger --ctx or --cache",
+                args.batch, l.ctx, l.cache_rows
+            ))
+        })?;
         let prompt = args.prompt.unwrap_or(l.chunk.min(l.ctx).min(l.cache_rows));
         if prompt > l.ctx.min(l.cache_rows) {
             return Err(usage(format!("a prompt of {prompt} tokens does not fit into a context of {}", l.ctx)));
@@ -93,14 +81,14 @@ impl Job {
         if let Some(r) = args.rank.filter(|r| *r >= plan.target.ranks as usize) {
             return Err(usage(format!("there is no rank {r}: the plan has {}", plan.target.ranks)));
         }
-        let phase = plan.phase_for(PhaseKind::Decode, args.batch, Self::positions(ctx));
+        let phase = plan.phase_for(PhaseKind::Decode, args.batch, pace.positions());
         let phase =
             phase.ok_or_else(|| usage(format!("the plan does not decode {} sequences together", args.batch)))?;
         let last = prompt - (prompt - 1) / l.chunk.max(1) * l.chunk;
         let prefill = plan.phase_for(PhaseKind::Prefill, last, prompt);
         let prefill = prefill.ok_or_else(|| usage(format!("the plan does not read prompts of {prompt} tokens")))?;
         let fills = args.synthetic.then(|| fills(&plan, args.seed)).transpose()?;
-        Ok(Job { plan, target, ctx, batch: args.batch, prompt, rank: args.rank, fills, phase, prefill, dir })
+        Ok(Job { plan, target, pace, batch: args.batch, prompt, rank: args.rank, fills, phase, prefill, dir })
     }
 
     /// What the plan says of a step of `phase` that sees `ctx` positions.
@@ -154,8 +142,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), CliError> {
     };
     let job = Job::of(args, dir)?;
     let place = args.device.unwrap_or(if job.plan.target.arch == "cpu" { Where::Cpu } else { Where::Cuda(0) });
+    if let (Where::Cpu, Some(flag)) = (place, for_gpus(args)) {
+        return Err(device::for_gpus(flag));
+    }
     let measured: Measured = match place {
-        Where::Cpu => cpu::measure(&job, args),
+        Where::Cpu => cpu::measure(&job),
         Where::Cuda(n) => cuda::measure(&job, args, n),
         Where::Several(_) => {
             let m = "a plan is measured on one GPU; --rank R measures one rank of several alone";
@@ -172,13 +163,19 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), CliError> {
     report::show(&job, args, &predicted, &prefill, &measured)
 }
 
+/// The first flag that was given and means nothing on the processor.
+fn for_gpus(args: &BenchArgs) -> Option<&'static str> {
+    let given = [("--rank", args.rank.is_some()), ("--nvrtc", args.nvrtc.is_some())];
+    given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
+}
+
 /// What a GGUF file is compiled for.
 fn sizes(args: &BenchArgs) -> SizeArgs {
     let is_model = args.plan.as_ref().is_some_and(|p| p.is_file()) || args.target.is_some();
     if !is_model {
         return SizeArgs::default();
     }
-    let positions = Job::positions(args.ctx.unwrap_or(CTX));
+    let positions = Pace::whole(args.ctx.unwrap_or(pace::CTX)).positions();
     let ctx = positions.max(args.prompt.unwrap_or(0));
     SizeArgs {
         target: args.target.clone(),

@@ -7,6 +7,7 @@ use super::super::{human_bytes, print_json, print_line};
 use super::classes::Split;
 use super::machine::Machine;
 use super::measured::{Measured, Row, Timed, mean, median};
+use super::pace::STEPS;
 use super::plan::{Job, Predicted};
 use crate::cli::BenchArgs;
 use crate::error::CliError;
@@ -28,8 +29,6 @@ struct Figures<'a> {
 
 fn figures<'a>(job: &Job, p: &Predicted, prefill: &Predicted, m: &'a Measured) -> Figures<'a> {
     let (timed, gap) = (median(&m.seen.steps), m.machine.gap_s);
-    // On a processor the pieces are of the watched steps.
-    let wall = if m.decode.kernels.is_empty() { timed.max(m.decode.device_s) } else { timed };
     let chunks = job.prompt.div_ceil(job.plan.limits.chunk.max(1)).max(1);
     let prompt = median(&m.seen.prompts);
     let of_chunk =
@@ -39,7 +38,7 @@ fn figures<'a>(job: &Job, p: &Predicted, prefill: &Predicted, m: &'a Measured) -
     let limit = once / ranks / m.machine.read_bytes_per_s;
     Figures {
         wall: timed,
-        split: m.decode.split(job, p, gap, wall),
+        split: m.decode.split(job, p, gap, timed),
         rows: m.decode.rows(p),
         chunk: m.prefill.as_ref().map(of_chunk),
         limit,
@@ -87,7 +86,7 @@ fn object(job: &Job, args: &BenchArgs, p: &Predicted, m: &Measured, f: &Figures<
         "plan": job.dir.display().to_string(), "target": job.plan.target.name, "ranks": job.plan.target.ranks,
         "rank": job.rank, "stand_ins": stand_ins(job), "layers": job.plan.model.layers, "synthetic": args.synthetic,
         "devices": [m.device], "machine": m.machine.json(),
-        "context": job.ctx, "batch": job.batch, "phase": job.plan.phases[job.phase].name,
+        "context": job.pace.ctx, "batch": job.batch, "phase": job.plan.phases[job.phase].name,
         "prefill": {
             "tokens": job.prompt, "seconds": median(&m.seen.prompts), "tps": f.prefill_tps,
             "chunk": m.prefill.as_ref().zip(f.chunk.as_ref()).map(|(t, (split, rows))| json!({
@@ -158,7 +157,7 @@ fn lines(job: &Job, args: &BenchArgs, p: &Predicted, m: &Measured, f: &Figures<'
         plan.target.ranks,
         if args.synthetic { "random weights" } else { "the model's weights" },
         job.batch,
-        job.ctx,
+        job.pace.ctx,
         plan.phases[job.phase].name
     ))?;
     if let Some(line) = stand_ins(job) {
@@ -175,6 +174,9 @@ fn lines(job: &Job, args: &BenchArgs, p: &Predicted, m: &Measured, f: &Figures<'
             human_bytes(fit),
             100.0 * u.used as f64 / fit as f64
         ))?;
+    }
+    if job.pace.steps < STEPS {
+        print_line(&format!("  {} steps are timed: {STEPS} do not fit into the plan's context", job.pace.steps))?;
     }
     let prompt = human_seconds(median(&m.seen.prompts));
     print_line(&format!("  prefill: {} tokens in {prompt}, {:.0} tok/s", job.prompt, f.prefill_tps))?;

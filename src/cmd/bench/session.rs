@@ -10,10 +10,6 @@ use super::bytes::{Touch, Touched};
 use super::plan::Job;
 use crate::error::CliError;
 
-/// Decode steps that are timed, and as many that are watched; each of other tokens.
-pub(super) const STEPS: u64 = 64;
-/// Decode steps before them.
-pub(super) const WARM: u64 = 4;
 /// Prompts that are timed.
 const PROMPTS: usize = 3;
 
@@ -57,6 +53,8 @@ pub(super) struct Seen {
     pub(super) steps: Vec<f64>,
     /// Different tokens that were decoded in them.
     pub(super) tokens: u64,
+    /// Seconds of a watched step, in the mean.
+    pub(super) watched_s: f64,
     /// What the watched steps read.
     pub(super) touched: Touched,
     /// Of watched steps, the mean seconds after the start at which each step of the plan ended, where it wrote something
@@ -70,7 +68,7 @@ pub(super) fn run(
     engine: &mut Engine,
     look: &mut dyn FnMut(usize) -> Result<(), CliError>,
 ) -> Result<Seen, CliError> {
-    let mut tokens = Tokens::of(&job.plan);
+    let (mut tokens, pace) = (Tokens::of(&job.plan), job.pace);
     let mut seen = Seen::default();
     for round in 0..=PROMPTS {
         let prompt = tokens.list(job.prompt);
@@ -85,16 +83,16 @@ pub(super) fn run(
     look(job.prefill)?;
     let seqs: Vec<SeqId> = (0..job.batch).map(|_| engine.start()).collect();
     for seq in &seqs {
-        if job.ctx > 1 + WARM {
-            engine.feed(*seq, &tokens.list(job.ctx - 1 - WARM), Want::Last)?;
+        if pace.prompt() > 0 {
+            engine.feed(*seq, &tokens.list(pace.prompt()), Want::Last)?;
         }
     }
     let mut different = std::collections::BTreeSet::new();
-    for step in 0..WARM + STEPS {
+    for step in 0..pace.warm + pace.steps {
         let next: Vec<(SeqId, u32)> = seqs.iter().map(|s| (*s, tokens.take())).collect();
         let start = Instant::now();
         engine.decode(&next)?;
-        if step >= WARM {
+        if step >= pace.warm {
             seen.steps.push(start.elapsed().as_secs_f64());
             different.extend(next.iter().map(|n| n.1));
         }
@@ -103,7 +101,7 @@ pub(super) fn run(
     look(job.phase)?;
     let mut touch = Touch::of(job)?;
     let mut ends = vec![(0.0, 0u32); job.plan.phases[job.phase].steps.len()];
-    for _ in 0..STEPS {
+    for _ in 0..pace.steps {
         let next: Vec<(SeqId, u32)> = seqs.iter().map(|s| (*s, tokens.take())).collect();
         let start = Instant::now();
         let mut see = |_: &Running<'_>, s: device::Seen<'_>| {
@@ -125,6 +123,7 @@ pub(super) fn run(
             Ok(())
         };
         engine.decode_observed(&next, Some(&mut see))?;
+        seen.watched_s += start.elapsed().as_secs_f64() / pace.steps as f64;
         touch.end_of_step();
     }
     seen.touched = touch.result();

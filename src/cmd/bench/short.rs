@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use glmc_frontend_gguf::open;
 use glmc_frontend_gguf::write::GgufWriter;
 use glmc_runtime::load::read_plan;
-use tempfile::TempDir;
 
 use super::super::figures::{self, TARGET};
 use crate::cli::SizeArgs;
 use crate::error::CliError;
+use crate::signals::Unfinished;
 
 /// The plan's name in its folder.
 pub(super) const PLAN: &str = "plan";
 
 /// A folder with the plan of the first `layers` layers of a model, or of the model of a plan.
-pub(super) fn plan(path: &Path, sizes: &SizeArgs, layers: u64) -> Result<TempDir, CliError> {
-    let folder = tempfile::tempdir().map_err(|e| CliError::io(&std::env::temp_dir(), &e))?;
+pub(super) fn plan(path: &Path, sizes: &SizeArgs, layers: u64) -> Result<Unfinished, CliError> {
+    let folder = Unfinished::folder()?;
     let (model, sizes): (PathBuf, SizeArgs) = if path.is_dir() && path.join("plan.json").exists() {
         let plan = read_plan(path)?;
         let target = figures::target_of(path, &plan)?.to_toml().map_err(|e| CliError::internal(e.to_string()))?;

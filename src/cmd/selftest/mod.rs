@@ -4,6 +4,7 @@
 
 mod collectives;
 mod device;
+mod faults;
 mod list;
 mod model;
 mod report;
@@ -53,6 +54,9 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<(), CliError> {
     }
     if args.collectives {
         return collectives::alone(&gpu, args);
+    }
+    if args.faults {
+        return faults::run(&gpu, args, seed);
     }
     let (checks, kernels) = list::all(seed, gpu.arch, args.quick)?;
     let loaded = gpu.load(&kernels, UNIT, args.json)?;

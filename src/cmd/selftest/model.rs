@@ -11,6 +11,7 @@ use super::super::device::{Where, gpu_device};
 use super::super::gpu::Gpu;
 use crate::cli::{DeviceArgs, SizeArgs};
 use crate::error::CliError;
+use crate::signals::Unfinished;
 
 /// A model of three layers with weights of `q4_K`, `q5_0`, `q6_K`, `q8_0` and `f32`.
 const MODEL: &[u8] = include_bytes!("../../../tests/fixtures/models/tiny-Q4_K_M.gguf");
@@ -84,7 +85,7 @@ fn on_gpu(gpu: &Gpu, dir: &Path, index: usize, eager: bool) -> Result<[Vec<f32>;
 /// # Errors
 /// The model cannot be compiled or run on the CPU; what the GPU does wrong is in the result.
 pub(super) fn run(gpu: &Gpu, index: usize) -> Result<Vec<ModelCheck>, CliError> {
-    let dir = tempfile::tempdir().map_err(|e| CliError::io(&std::env::temp_dir(), &e))?;
+    let dir = Unfinished::folder()?;
     let want = logits(&mut Engine::new(compiled(dir.path())?)?)?;
     let names = ["prompt in chunks", "single steps", "steps of two sequences"];
     // Outputs are poisoned before each launch where no graph is replayed.

@@ -62,6 +62,10 @@ pub(super) struct Outcome {
     pub(super) step: usize,
     pub(super) output: usize,
     pub(super) value: String,
+    /// What it is in any layer, with the layer's name before it.
+    pub(super) column: String,
+    /// Names of the same value, the best first.
+    pub(super) names: Vec<String>,
     pub(super) layer: Option<u64>,
     /// Beside the model's value.
     pub(super) model: Option<Worst>,
@@ -158,6 +162,8 @@ impl<'p> Judge<'p> {
             step: index.0,
             output: index.1,
             value: k.name.clone(),
+            column: k.column.clone(),
+            names: k.names.clone(),
             layer: layer_of(&k.name),
             model,
             launch: None,

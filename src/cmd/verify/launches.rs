@@ -61,18 +61,7 @@ impl At<'_> {
         let rows = self.recorded.params.get(p.as_u32() as usize)?;
         let ty = &self.plan.states.get(s)?.ty;
         let shard = Shard::of(ty, &self.plan.mesh, rank as u64, self.syms()).ok()?;
-        let place = |row: &i32| {
-            let row = u64::try_from(*row).ok()?;
-            let mut before = 0;
-            for r in &shard.ranges[0] {
-                if r.contains(&row) {
-                    return Some(before + row - r.start);
-                }
-                before += r.end - r.start;
-            }
-            None
-        };
-        Some(rows.iter().map(place).collect())
+        Some(rows.iter().map(|row| shard.place(0, u64::try_from(*row).ok()?)).collect())
     }
 }
 

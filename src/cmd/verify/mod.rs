@@ -12,14 +12,17 @@ mod record;
 mod reference;
 mod report;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 
 use glmc_ir::plan::Plan;
 use glmc_runtime::RuntimeError;
-use glmc_runtime::engine::{Engine, SeqId, Want};
+use glmc_runtime::device::{Output, Seen};
+use glmc_runtime::engine::{Engine, Running, SeqId, Want};
 use glmc_runtime::load::{Loaded, map_weights, read_runnable};
 
 use super::device::{Opened, Placed};
+use super::explain_value::Origins;
 use crate::cli::VerifyArgs;
 use crate::error::CliError;
 use crate::output::{Place, VERIFY_PAGE};
@@ -30,7 +33,7 @@ use metric::Rounding;
 pub(crate) use names::says_what;
 use record::Recorded;
 use reference::Reference;
-use report::Report;
+use report::{Report, Unseen};
 
 /// What a plan is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -52,6 +55,8 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     let place = args.html.as_deref().map(|p| Place::check(VERIFY_PAGE, p)).transpose()?;
     super::want_plan(&args.plan)?;
     let at = |e: CliError| e.at(&args.plan);
+    // What a divergence is told with: it is missed before anything runs.
+    let origins = Origins::read(&args.plan)?;
     let named = Opened::named(&args.place)?;
     let plan = read_runnable(&args.plan).map_err(|e| at(e.into()))?;
     let device = Opened::of_plan(named, &plan, &args.place).map_err(at)?;
@@ -67,7 +72,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     } else {
         None
     };
-    super::put_fault(&args.fault, &mut loaded).map_err(at)?;
+    let fault = super::put_fault(&args.fault, &mut loaded).map_err(at)?;
     let rounding = Rounding::of(device.activations(&args.place));
     let mut progress = Stage::begin("verifying", args.json);
     let mut reference =
@@ -75,6 +80,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     let Placed { mut engine, devices } = device.engine(loaded, &args.place, args.json).map_err(at)?;
     engine.set_poison(true);
     engine.set_chunk(CHUNK);
+    super::put_death(&args.fault, &mut engine).map_err(at)?;
     let mut judge = Judge::new(&plan, rounding, kind);
     let failed =
         beside(&ids, args.n, &mut engine, clean.as_ref(), &mut reference, &mut judge, &mut progress).map_err(at)?;
@@ -82,7 +88,19 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), CliError> {
     if let (Some(e), None) = (failed, judge.first()) {
         return Err(at(e.into()));
     }
-    let report = Report::new(&args.plan, &plan, &judge, reference.about(), &devices, ids.len());
+    let fault = match (fault, clean, judge.first()) {
+        (Some(what), Some(clean), None) => {
+            let sum = |engine: &mut Engine| numbers(engine, &ids, args.n).map_err(at);
+            let with = sum(&mut engine)?;
+            drop(engine);
+            let Placed { mut engine, .. } = device.engine(clean, &args.place, true).map_err(at)?;
+            engine.set_chunk(CHUNK);
+            Some(Unseen { what, read: sum(&mut engine)? != with })
+        }
+        _ => None,
+    };
+    let about = (args.plan.as_path(), &origins);
+    let report = Report::new(about, &plan, &judge, reference.about(), &devices, ids.len(), fault);
     if let (Some(place), Some(file)) = (place, &args.html) {
         let page = page::page(&report);
         place.write(page.len() as u64, |f| f.write_all(page.as_bytes()))?;
@@ -139,6 +157,29 @@ fn beside(
         next = vec![glmc_runtime::sampler::argmax(&recorded.logits).map_err(numbers)?];
     }
     Ok(None)
+}
+
+/// A sum of the bits of all that every rank writes for these tokens, in whatever order ranks come.
+fn numbers(engine: &mut Engine, ids: &[u32], n: u64) -> Result<u64, CliError> {
+    let mut sum = 0u64;
+    let mut see = |_: &Running<'_>, s: Seen<'_>| {
+        let mut one = DefaultHasher::new();
+        (s.rank, s.step, s.output).hash(&mut one);
+        match s.data {
+            Output::F32(v) => v.iter().for_each(|x| x.to_bits().hash(&mut one)),
+            Output::I32(v) => v.hash(&mut one),
+        }
+        sum = sum.wrapping_add(one.finish());
+        Ok(())
+    };
+    let seq = engine.start();
+    let mut logits = engine.feed_observed(seq, ids, Want::Last, Some(&mut see))?;
+    for _ in 0..n {
+        let next = glmc_runtime::sampler::argmax(&logits).map_err(|e| RuntimeError::Numbers(format!("{e}")))?;
+        logits = engine.decode_observed(&[(seq, next)], Some(&mut see))?;
+    }
+    engine.end(seq);
+    Ok(sum)
 }
 
 fn one(seq: SeqId, tokens: &[u32]) -> Vec<(SeqId, u32)> {

@@ -11,8 +11,10 @@ use glmc_ir::ty::TensorType;
 /// What one output of a step is.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    /// Provenance in the plan.
+    /// Provenance in the plan; of a value that is only numbered there, what it is a part of, with the number.
     pub(super) name: String,
+    /// What it is, whatever its number: the same for all layers, but for the layer's own name before it.
+    pub(super) column: String,
     /// Names of the same value, the best first.
     pub(super) names: Vec<String>,
     /// The output's type; of rows that go into a pool that of the pool.
@@ -25,11 +27,14 @@ pub(super) struct Known {
 pub(super) fn of_phase(plan: &Plan, phase: &Phase) -> BTreeMap<(usize, usize), Known> {
     let same = same_values(plan, phase);
     let mut out = BTreeMap::new();
+    // Columns of numbered values by what makes them and the first of what they are made of that has a name.
+    let mut columns: HashMap<BufId, String> = HashMap::new();
+    let mut taken: HashMap<String, usize> = HashMap::new();
     for (i, step) in phase.steps.iter().enumerate() {
         if let (Kernel::AppendRow(_), Some(Mem::State(s))) = (&step.kernel, step.args.first().map(|a| a.mem)) {
             let pool = &plan.states[s];
             let (name, names) = (format!("{} rows", pool.name), vec![pool.name.clone()]);
-            out.insert((i, 0), Known { name, names, ty: pool.ty.clone(), buffer: None });
+            out.insert((i, 0), Known { column: name.clone(), name, names, ty: pool.ty.clone(), buffer: None });
         }
         for (k, a) in step.args.iter().filter(|a| a.access == Access::Write).enumerate() {
             let Mem::Buf(b) = a.mem else { continue };
@@ -38,10 +43,31 @@ pub(super) fn of_phase(plan: &Plan, phase: &Phase) -> BTreeMap<(usize, usize), K
             names.extend(same.get(&b).into_iter().flatten().cloned());
             names.retain(|n| says_what(n));
             names.dedup();
-            out.insert((i, k), Known { name, names, ty: a.ty.clone(), buffer: Some(b) });
+            let (name, column) = match names.first() {
+                Some(n) if says_what(&name) => (name, n.clone()),
+                Some(n) => (format!("{n} ({name})"), format!("{n} on the way")),
+                None => {
+                    let of = step.args.iter().filter(|a| a.access != Access::Write);
+                    let of = of.filter_map(|a| if let Mem::Buf(b) = a.mem { columns.get(&b) } else { None });
+                    let column = made_of(&name, step.kernel.name(), of.map(String::as_str));
+                    (name, column)
+                }
+            };
+            let n = taken.entry(column.clone()).or_insert(0);
+            *n += 1;
+            let column = if *n > 1 { format!("{column} {n}") } else { column };
+            columns.insert(b, column.clone());
+            out.insert((i, k), Known { name, column, names, ty: a.ty.clone(), buffer: Some(b) });
         }
     }
     out
+}
+
+/// A column for a numbered value: the kernel and what it is made of, in the value's layer.
+fn made_of<'a>(name: &str, kernel: &str, mut of: impl Iterator<Item = &'a str>) -> String {
+    let place = name.rfind('.').map_or("", |at| &name[..=at]);
+    let of = of.next().map_or_else(String::new, |n| format!(" of {}", n.strip_prefix(place).unwrap_or(n)));
+    format!("{place}{kernel}{of}")
 }
 
 /// A name without the mark of what nothing reads.
@@ -95,11 +121,14 @@ fn same_values(plan: &Plan, phase: &Phase) -> HashMap<BufId, Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::says_what;
+    use super::{made_of, says_what};
 
     #[test]
     fn numbers_are_no_names() {
         assert!(["blk.0.v", "blk.3.q_nope", "logits", "blk.1.v_b"].into_iter().all(says_what));
         assert!(!["blk.0.v26", "v87", "blk.2.unused0"].into_iter().any(says_what));
+        let of = ["blk.1.attn_norm", "blk.1.q"];
+        assert_eq!(made_of("blk.1.v26", "matmul", of.into_iter()), "blk.1.matmul of attn_norm");
+        assert_eq!(made_of("v3", "gather", [].into_iter()), "gather");
     }
 }

@@ -39,9 +39,9 @@ fn class(o: &Outcome) -> &'static str {
     }
 }
 
-/// The value's name within its layer; numbers of nameless values differ from layer to layer.
+/// The value's column: what it is within its layer.
 fn short(o: &Outcome) -> String {
-    let name = o.value.trim_start_matches('_');
+    let name = o.column.trim_start_matches('_');
     match o.layer {
         Some(l) => name.strip_prefix(&format!("blk.{l}.")).unwrap_or(name).to_owned(),
         None => name.to_owned(),
@@ -140,7 +140,8 @@ pub(super) fn page(report: &Report<'_>) -> String {
         report.rounding.name(),
         report.counts()
     ));
-    let body = format!("{}{}{}", first(report), map(report), not_compared(report));
+    let fault = report.fault.as_ref().map_or_else(String::new, |f| format!("<p>{}</p>\n", escape(&f.line())));
+    let body = format!("{fault}{}{}{}", first(report), map(report), not_compared(report));
     format!(
         "{}<html lang=en><head><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\n\
          <meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::judge::{Judge, Outcome, Worst, worst_by};
 use super::metric::{Bound, Rounding};
-use crate::cmd::explain_value;
+use crate::cmd::explain_value::Origins;
 use crate::error::CliError;
 
 /// The worst value of a layer.
@@ -51,7 +51,29 @@ pub(super) struct Report<'j> {
     /// Values that no name of the reference means, with the reason and how often.
     pub(super) not_compared: BTreeMap<(String, String), usize>,
     pub(super) first: Option<First>,
+    /// What became of a fault that was put in and led to no divergence.
+    pub(super) fault: Option<Unseen>,
     devices: &'j [Value],
+}
+
+/// A fault that led to no divergence.
+#[derive(Clone, Debug)]
+pub(super) struct Unseen {
+    /// What was put in.
+    pub(super) what: String,
+    /// Whether any number that a step wrote is another than without it.
+    pub(super) read: bool,
+}
+
+impl Unseen {
+    pub(super) fn line(&self) -> String {
+        let seen = if self.read {
+            "it changes what steps write, all within the bounds"
+        } else {
+            "the corrupted block is not read by these tokens: every number is what it is without it"
+        };
+        format!("{}, and nothing diverges: {seen}", self.what)
+    }
 }
 
 /// A number of the table: `2.1e-6`.
@@ -72,12 +94,13 @@ pub(super) fn ranks(w: &Worst) -> String {
 
 impl<'j> Report<'j> {
     pub(super) fn new(
-        dir: &Path,
+        (dir, origins): (&Path, &Origins),
         plan: &Plan,
         judge: &'j Judge<'_>,
         reference: String,
         devices: &'j [Value],
         tokens: usize,
+        fault: Option<Unseen>,
     ) -> Report<'j> {
         let outcomes = judge.outcomes.as_slice();
         let phase = |o: &Outcome| plan.phases[o.phase].name.clone();
@@ -121,7 +144,8 @@ impl<'j> Report<'j> {
             layers: layers.collect(),
             parted: &judge.parted,
             not_compared,
-            first: judge.first().map(|o| first(dir, plan, judge, o)),
+            first: judge.first().map(|o| first(origins, plan, judge, o)),
+            fault,
             devices,
         }
     }
@@ -205,6 +229,7 @@ impl<'j> Report<'j> {
             out.push(format!("  not compared with the model ({why}): {}{more}", names.join(", ")));
         }
         out.extend(self.first.iter().flat_map(First::lines));
+        out.extend(self.fault.iter().map(|f| format!("  {}", f.line())));
         out
     }
 
@@ -246,11 +271,12 @@ impl<'j> Report<'j> {
                 "model": row(&l.model), "launch": row(&l.launch),
             })).collect::<Vec<_>>(),
             "first": first,
+            "fault": self.fault.as_ref().map(|f| json!({ "what": f.what, "read": f.read, "message": f.line() })),
         })
     }
 }
 
-fn first(dir: &Path, plan: &Plan, judge: &Judge<'_>, o: &Outcome) -> First {
+fn first(origins: &Origins, plan: &Plan, judge: &Judge<'_>, o: &Outcome) -> First {
     let phase = &plan.phases[o.phase];
     let step = &phase.steps[o.step];
     let out = step.args.iter().filter(|a| a.access == glmc_ir::kernel::Access::Write).nth(o.output);
@@ -274,11 +300,10 @@ fn first(dir: &Path, plan: &Plan, judge: &Judge<'_>, o: &Outcome) -> First {
         Mem::Weight(w) => Some(plan.weights[w].name.clone()),
         _ => None,
     });
-    let history = match explain_value::history(dir, &phase.name, &o.value) {
-        Ok(lines) if lines.is_empty() => vec!["the plan's module has no value of this name".into()],
-        Ok(lines) => lines,
-        Err(e) => vec![format!("cannot be told: {}", e.place_and_message())],
-    };
+    // A value that is only numbered is told of as what it is a part of.
+    let names = std::iter::once(&o.value).chain(&o.names);
+    let history = names.map(|n| origins.history(&phase.name, n)).find(|lines| !lines.is_empty());
+    let history = history.unwrap_or_else(|| vec!["the plan's module has no value of this name".into()]);
     First {
         row: o.clone(),
         phase: phase.name.clone(),

@@ -4,6 +4,7 @@
 
 mod check;
 mod choices;
+pub mod faults;
 mod judge;
 mod lane;
 mod paged;

@@ -11,7 +11,7 @@ use glmc_ir::ty::TensorType;
 use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, Part};
 use super::{grouped, lane, matmul};
 use crate::request::{GenerateError, Options, Request};
-use crate::signature::Role;
+use crate::signature::{Field, Role};
 
 const THREADS: u64 = 256;
 
@@ -46,14 +46,20 @@ fn product(
     let signature = inner.signature(draft.scratch, draft.loose);
     let mut given = inputs.iter();
     let mut values = Vec::new();
+    let foreign = |f: &Field| {
+        let why = format!("its product {name} takes `{}`, which the launch does not have", f.ident);
+        GenerateError::NoConfig { kernel: cx.request.kernel.name().into(), arch: cx.request.arch, why }
+    };
     for f in &signature.0 {
         values.push(match &f.role {
             Role::Param { access, .. } if *access == glmc_ir::kernel::Access::Write => format!("o.scratch + {at}"),
-            Role::Param { .. } => given.next().map_or(String::new(), |i| format!("o.{}", cx.inputs[*i].ident)),
+            Role::Param { .. } => {
+                let input = given.next().ok_or_else(|| foreign(f))?;
+                format!("o.{}", cx.inputs[*input].ident)
+            }
             Role::Symbols => "o.syms".into(),
             Role::Scratch { .. } => format!("o.scratch + {scratch_at}"),
-            // No contract's kernel has them.
-            Role::Slab { .. } | Role::Control | Role::Halt => String::new(),
+            Role::Slab { .. } | Role::Control | Role::Halt => return Err(foreign(f)),
         });
     }
     let (tables, members, more) = (&draft.tables, &draft.members, &draft.more);

@@ -1,12 +1,13 @@
 //! Owns writing GGUF files (version 3, little-endian), for tests and synthetic models.
 //!
-//! It never overwrites: a destination that exists is refused before a byte is written. Each file is written under a
-//! temporary name beside its destination, synced and renamed, so that a half-written file never has the final name.
+//! It never overwrites: a destination that exists is refused before a byte is written. Each file is written without a
+//! name, synced and then named, so that a process that dies on the way leaves nothing (`place`).
 
 mod encode;
+mod place;
 pub mod synth;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,8 @@ use indexmap::IndexMap;
 use crate::container::DEFAULT_ALIGNMENT;
 use crate::set::{GgufSet, PartName};
 use crate::value::{Value, ValueType};
+use place::Unnamed;
+pub use place::temporary;
 
 /// A metadata value to write. Arrays hold values of one kind; an empty one is written as an array of its own kind.
 #[derive(Debug, Clone, PartialEq)]
@@ -183,10 +186,17 @@ impl<'a> GgufWriter<'a> {
         Ok(self)
     }
 
-    /// Bytes of the tensors, with the padding behind each.
+    /// Bytes of the file: the header, and the tensors with the padding behind each.
     pub fn bytes(&self) -> u64 {
         let alignment = self.alignment.unwrap_or(DEFAULT_ALIGNMENT);
-        self.tensors.iter().map(|t| t.bytes.next_multiple_of(alignment)).sum()
+        let tensors = self.tensors.iter().map(|t| t.bytes.next_multiple_of(alignment));
+        tensors.fold(encode::header(&self.values, &self.tensors, alignment).len() as u64, u64::saturating_add)
+    }
+
+    /// Bytes that are written: those of the file that are no hole.
+    pub fn disk_bytes(&self) -> u64 {
+        let holes = self.tensors.iter().filter(|t| matches!(t.data, TensorData::Zeros)).map(|t| t.bytes);
+        self.bytes() - holes.sum::<u64>()
     }
 
     /// Makes every tensor a hole: the header of the same model.
@@ -285,22 +295,16 @@ fn write_file(
     tensors: &mut [Tensor<'_>],
     alignment: u64,
 ) -> io::Result<()> {
-    let name = path.file_name().ok_or_else(|| invalid(format!("{} is no file name", path.display())))?;
-    let temporary = path.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
-    let file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
-    let written = write_all(file, values, tensors, alignment).and_then(|()| {
-        refuse_existing(path)?;
-        std::fs::rename(&temporary, path)
-    });
-    if written.is_err() {
-        // The first error is the one to report; a left-over temporary file is harmless.
-        let _ = std::fs::remove_file(&temporary);
+    if path.file_name().is_none() {
+        return Err(invalid(format!("{} is no file name", path.display())));
     }
-    written
+    let mut unnamed = Unnamed::new(path)?;
+    write_all(unnamed.file(), values, tensors, alignment)?;
+    unnamed.name()
 }
 
 fn write_all(
-    file: File,
+    file: &mut File,
     values: &IndexMap<String, MetaValue>,
     tensors: &mut [Tensor<'_>],
     alignment: u64,
@@ -333,18 +337,18 @@ fn write_all(
 }
 
 /// Moves the position to `to` and makes the file that long, leaving a hole.
-fn skip(out: &mut BufWriter<File>, to: u64) -> io::Result<()> {
+fn skip(out: &mut BufWriter<&mut File>, to: u64) -> io::Result<()> {
     use std::io::{Seek, SeekFrom};
     out.seek(SeekFrom::Start(to))?;
     out.get_ref().set_len(to)
 }
 
-struct Counted<'a> {
-    out: &'a mut BufWriter<File>,
+struct Counted<'a, 'b> {
+    out: &'a mut BufWriter<&'b mut File>,
     left: u64,
 }
 
-impl Write for Counted<'_> {
+impl Write for Counted<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() as u64 > self.left {
             return Err(invalid("a tensor's stream wrote more bytes than the tensor has".to_owned()));

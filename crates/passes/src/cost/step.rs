@@ -23,6 +23,8 @@ pub struct StepCost {
     pub bound: Bound,
     /// Bytes moved in the rank's own memory; none for a collective.
     pub bytes: Bytes,
+    /// Bytes of the value that a collective exchanges, whole of a gather and a rank's operand of any other; 0 of a launch.
+    pub exchanged: u64,
     /// Floating-point operations.
     pub flops: u64,
 }
@@ -60,13 +62,14 @@ pub fn step_costs(
         let (name, kernel) = (step.name.clone(), step.kernel.name());
         let cost = |seconds: f64, bound: Bound, bytes: Bytes, flops: u64| {
             let bound = if seconds < launch_s { Bound::Launch } else { bound };
-            StepCost { step: name, kernel, seconds: seconds + launch_s, launch_s, bound, bytes, flops }
+            StepCost { step: name, kernel, seconds: seconds + launch_s, launch_s, bound, bytes, exchanged: 0, flops }
         };
         if let Some(e) = Exchange::of(step, &plan.mesh, &syms)? {
             let none = || Diagnostic::new("no-link", format!("nothing joins the ranks of `{}`", step.name));
             let of = e.cost(target, &plan.mesh).ok_or_else(none)?;
             let hidden: f64 = phase.overlaps.iter().zip(&saved).filter(|(o, _)| o.step == i).map(|(_, s)| s).sum();
-            return Ok(cost(of.seconds - hidden, Bound::Link, Bytes::default(), 0));
+            let one = cost(of.seconds - hidden, Bound::Link, Bytes::default(), 0);
+            return Ok(StepCost { exchanged: e.bytes, ..one });
         }
         let l = launch(step, &plan.mesh, &syms, target)?;
         let mut bytes = Bytes::default();

@@ -45,8 +45,19 @@ pub struct Types {
     pub bounds: SymValues,
     /// The rule whose right side is being added.
     pub rule: &'static str,
+    /// The application that is at work.
+    pub line: u32,
+    /// Applications in order; that with number n is entry n - 1.
+    pub(super) history: Vec<Applied>,
     /// Broken type rules and merges of unequal types, each naming its rule.
     pub errors: Vec<Diagnostic>,
+}
+
+/// A rule that was applied to nodes that other applications had made.
+#[derive(Clone, Debug)]
+pub(super) struct Applied {
+    rule: &'static str,
+    to: Vec<u32>,
 }
 
 /// What an e-class is.
@@ -59,6 +70,40 @@ pub struct Data {
 }
 
 impl Types {
+    /// From now on what is added is the work of this rule, applied to nodes that these applications made.
+    pub fn begin(&mut self, rule: &'static str, mut to: Vec<u32>) {
+        to.retain(|line| *line > 0);
+        to.sort_unstable();
+        to.dedup();
+        self.history.push(Applied { rule, to });
+        (self.rule, self.line) = (rule, self.history.len() as u32);
+    }
+
+    /// What is added is no rule's work any more.
+    pub fn end(&mut self) {
+        (self.rule, self.line) = ("", 0);
+    }
+
+    /// The rules that led to a node of this application, each once, the last one last.
+    pub fn chain(&self, line: u32) -> Vec<&'static str> {
+        // Applications build on earlier ones only, so that their numbers are an order.
+        let mut all = std::collections::BTreeSet::new();
+        let mut open = vec![line];
+        while let Some(line) = open.pop() {
+            if line > 0 && all.insert(line) {
+                open.extend(self.history.get(line as usize - 1).iter().flat_map(|a| &a.to));
+            }
+        }
+        let mut out = Vec::new();
+        for rule in all.iter().rev().filter_map(|line| self.history.get(*line as usize - 1)).map(|a| a.rule) {
+            if !out.contains(&rule) {
+                out.push(rule);
+            }
+        }
+        out.reverse();
+        out
+    }
+
     fn fail(&mut self, what: String) {
         let rule = if self.rule.is_empty() { "the function itself" } else { self.rule };
         self.errors.push(Diagnostic::new("rule-type", format!("rule `{rule}`: {what}")));
@@ -127,6 +172,11 @@ pub fn name(g: &Graph, id: Id) -> Option<&str> {
         _ => None,
     });
     g[id].data.name.as_ref().map(|(_, n)| &**n).or(leaf)
+}
+
+/// The applications that made nodes of a class that satisfy `of`.
+pub fn lines(g: &Graph, id: Id, of: impl Fn(&ENode) -> bool) -> Vec<u32> {
+    g[id].nodes.iter().filter(|n| of(n)).map(|n| n.line).collect()
 }
 
 /// The nodes of a class that are ops, with their operands.

@@ -67,12 +67,14 @@ pub struct ENode {
     pub args: Vec<Id>,
     /// The rule that made it; empty for what the function held. Takes no part in comparisons.
     pub rule: &'static str,
+    /// The application that made it, in the e-graph's history; 0 for what the function held. No part in comparisons.
+    pub line: u32,
 }
 
 impl ENode {
     /// A node that no rule made.
     pub fn new(head: Head, args: Vec<Id>) -> Self {
-        ENode { head, args, rule: "" }
+        ENode { head, args, rule: "", line: 0 }
     }
 
     /// The op, if it is one.

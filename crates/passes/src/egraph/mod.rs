@@ -54,8 +54,8 @@ pub struct Program {
     pub cost: f64,
     /// The rules that made it, with the number of nodes of each.
     pub rules: BTreeMap<&'static str, usize>,
-    /// Named values that a rule made, with the rule.
-    pub made: BTreeMap<String, &'static str>,
+    /// Named values that rules made, with the rules that led to them in order.
+    pub made: BTreeMap<String, Vec<&'static str>>,
 }
 
 /// What saturation found for one function.
@@ -83,7 +83,11 @@ impl Saturated {
             for (rule, n) in first.best.iter().flat_map(|b| &b.rules) {
                 *p.rules.entry(*rule).or_default() += n;
             }
-            p.made.extend(first.best.iter().flat_map(|b| &b.made).map(|(v, r)| (v.clone(), *r)));
+            for (value, rules) in first.best.iter().flat_map(|b| &b.made) {
+                let later = p.made.remove(value).unwrap_or_default();
+                let later = later.into_iter().filter(|r| !rules.contains(r));
+                p.made.insert(value.clone(), rules.iter().copied().chain(later.collect::<Vec<_>>()).collect());
+            }
         }
         self
     }
@@ -127,9 +131,9 @@ impl Saturator {
             let chosen = |id: Id| problem.node(&g, &c, id);
             let function = s.rebuild(m, &g, &chosen)?;
             let ruled = |class: &egg::EClass<lang::ENode, analysis::Data>| {
-                let rule = problem.node(&g, &c, class.id)?.rule;
+                let rules = g.analysis.chain(problem.node(&g, &c, class.id)?.line);
                 let (_, name) = class.data.name.as_ref()?;
-                (!rule.is_empty()).then(|| (name.to_string(), rule))
+                (!rules.is_empty()).then(|| (name.to_string(), rules))
             };
             let made = g.classes().filter_map(ruled).collect();
             best.push(Program { function, cost: c.cost, rules: problem.rules(&c), made });

@@ -10,7 +10,7 @@ use egg::Id;
 use glmc_ir::diag::Diagnostic;
 use glmc_ir::op::Op;
 
-use super::analysis::{Graph, infer, ops};
+use super::analysis::{Graph, infer};
 use super::lang::{ENode, Head, Key};
 
 /// A parsed pattern.
@@ -31,9 +31,15 @@ pub struct Match {
     seqs: Vec<(String, Vec<Id>)>,
     ops: Vec<(String, Arc<Op>)>,
     names: Vec<(String, String)>,
+    lines: Vec<u32>,
 }
 
 impl Match {
+    /// The applications that made the nodes that match.
+    pub fn lines(&self) -> &[u32] {
+        &self.lines
+    }
+
     /// The value of `?name`.
     ///
     /// # Panics
@@ -210,14 +216,14 @@ impl Pattern {
 pub fn add(g: &mut Graph, op: impl Into<Op>, args: Vec<Id>) -> Result<Id, Diagnostic> {
     let op = op.into();
     infer(g, &op, &args)?;
-    let rule = g.analysis.rule;
-    Ok(g.add(ENode { head: Head::Op(Key::new(op)), args, rule }))
+    let (rule, line) = (g.analysis.rule, g.analysis.line);
+    Ok(g.add(ENode { head: Head::Op(Key::new(op)), args, rule, line }))
 }
 
 /// Part `i` of a tuple.
 pub fn get(g: &mut Graph, of: Id, i: usize) -> Id {
-    let rule = g.analysis.rule;
-    g.add(ENode { head: Head::Get(i as u32), args: vec![of], rule })
+    let (rule, line) = (g.analysis.rule, g.analysis.line);
+    g.add(ENode { head: Head::Get(i as u32), args: vec![of], rule, line })
 }
 
 /// Calls a class `name`, if it has no name.
@@ -244,7 +250,8 @@ fn one(g: &Graph, p: &Pattern, id: Id, m: Match) -> Vec<Match> {
         },
         Pattern::Node(name, capture, args) => {
             let mut out = Vec::new();
-            for (op, ids) in ops(g, id) {
+            for node in &g[id].nodes {
+                let (Some(op), ids) = (node.op(), node.args.as_slice()) else { continue };
                 if name.as_deref().is_some_and(|n| n != op.name()) {
                     continue;
                 }
@@ -252,6 +259,7 @@ fn one(g: &Graph, p: &Pattern, id: Id, m: Match) -> Vec<Match> {
                 if !capture.is_empty() {
                     m.ops.push((capture.clone(), Arc::new(op.clone())));
                 }
+                m.lines.push(node.line);
                 many(g, args, ids, m, &mut out);
             }
             out

@@ -8,7 +8,7 @@ use glmc_ir::kernel::Kernel;
 use glmc_ir::op::Op;
 use glmc_ir::ops::Fused;
 
-use super::analysis::{Graph, ty};
+use super::analysis::{Graph, lines, ty};
 use super::lang::{ENode, Head, Key};
 use super::pattern::{Match, add, get};
 use super::rules::{Body, Checked};
@@ -74,10 +74,11 @@ pub fn saturate(
                     return settled(g).map(|()| (End::Fuel, round));
                 }
             }
-            g.analysis.rule = rule.name;
+            let to = step.lines(g);
+            g.analysis.begin(rule.name, to);
             let applied = step.apply(g, rule);
             merged |= applied.map_err(|d| named(rule.name, d))?;
-            g.analysis.rule = "";
+            g.analysis.end();
         }
         g.rebuild();
         settled(g)?;
@@ -130,6 +131,22 @@ impl Step {
             Step::Build(..) => false,
             Step::Launch(kernel, args) => find_fused(g, kernel, args).is_some(),
             Step::Share(s) => lookup(g, &s.op, &s.args).is_some(),
+        }
+    }
+
+    /// The applications that made what is rewritten.
+    fn lines(&self, g: &Graph) -> Vec<u32> {
+        match self {
+            Step::Build(_, m) => m.lines().to_vec(),
+            Step::Launch(kernel, args) => meaning_lines(g, kernel, args),
+            // A class is computed by the same op, alone.
+            Step::Share(s) => {
+                let first = s.args.first().map(|a| g.find(*a));
+                let alone = |n: &ENode| {
+                    n.op().is_some_and(|o| o.name() == s.op.name()) && n.args.first().map(|a| g.find(*a)) == first
+                };
+                s.parts.iter().flat_map(|(class, _)| lines(g, *class, alone)).collect()
+            }
         }
     }
 
@@ -186,9 +203,25 @@ fn find_fused(g: &Graph, kernel: &Kernel, args: &[Id]) -> Option<Id> {
     lookup(g, &fused(g, kernel, args)?.into(), args)
 }
 
+/// The applications that made the nodes of a contract's meaning on `args`.
+fn meaning_lines(g: &Graph, kernel: &Kernel, args: &[Id]) -> Vec<u32> {
+    let mut out = Vec::new();
+    // Between rebuilds a class holds nodes whose operands have other numbers by now.
+    let same = |n: &ENode, node: &ENode| {
+        n.head == node.head && n.args.iter().map(|a| g.find(*a)).eq(node.args.iter().copied())
+    };
+    walk(g, kernel, args, &mut |node, id| out.extend(lines(g, id, |n| same(n, node))));
+    out
+}
+
 /// The classes of the results of a contract's meaning on `args`, if the e-graph holds all of it. So what is then called
 /// equal to the launch is equal by the contract's own definition, whatever pattern proposed it.
 pub fn meaning(g: &Graph, kernel: &Kernel, args: &[Id]) -> Option<(Function, Vec<Id>)> {
+    walk(g, kernel, args, &mut |_, _| ())
+}
+
+/// The same; `see` gets each op of the meaning as a node, with its class.
+fn walk(g: &Graph, kernel: &Kernel, args: &[Id], see: &mut dyn FnMut(&ENode, Id)) -> Option<(Function, Vec<Id>)> {
     let types: Vec<_> = args.iter().map(|a| ty(g, *a)).collect::<Option<_>>()?;
     let f = kernel.meaning(&types).ok()?;
     let mut ids: Vec<(Value, Id)> = f.params.iter().copied().zip(args.iter().copied()).collect();
@@ -197,7 +230,9 @@ pub fn meaning(g: &Graph, kernel: &Kernel, args: &[Id]) -> Option<(Function, Vec
         let data = &f.insts[*inst];
         let InstKind::Op(op) = &data.kind else { return None };
         let operands: Vec<Id> = data.args.iter().map(|a| at(&ids, *a)).collect::<Option<_>>()?;
-        let id = lookup(g, op, &operands)?;
+        let node = ENode::new(Head::Op(Key::new(op.clone())), operands.iter().map(|a| g.find(*a)).collect());
+        let id = g.lookup(node.clone())?;
+        see(&node, id);
         match data.results.as_slice() {
             [r] => ids.push((*r, id)),
             many => {

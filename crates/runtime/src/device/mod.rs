@@ -41,6 +41,16 @@ pub trait Device: fmt::Debug + Send {
         see: Option<Observer<'_>>,
     ) -> Result<(), RuntimeError>;
 
+    /// Lets the thread of a rank die in the next run, before this step of it, or before all where a device's steps are
+    /// one piece. A testing aid.
+    ///
+    /// # Errors
+    /// The device has no such rank, or none with a thread of its own.
+    fn kill(&mut self, rank: usize, step: usize) -> Result<(), RuntimeError> {
+        let _ = step;
+        Err(RuntimeError::Request(format!("rank {rank} has no thread of its own that could die here")))
+    }
+
     /// The floats of a whole result of the phase that ran last.
     ///
     /// # Errors

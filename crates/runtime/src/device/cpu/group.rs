@@ -15,6 +15,7 @@ use super::exec::CpuDevice;
 use super::prepare::{Op, Operand, Step, symbol_values};
 use crate::collective::{Exchange, MeetError, Meeting, Seat};
 use crate::device::{Device, Observer, Output, POISON, own_param};
+use crate::died::{die, guarded};
 use crate::error::RuntimeError;
 use crate::load::Weights;
 
@@ -32,6 +33,10 @@ pub struct CpuGroup {
     poison: bool,
     patience: Duration,
     before: Option<Box<Before>>,
+    /// The rank that dies in the next run, and the step before which it does.
+    dies: Option<(usize, usize)>,
+    /// The rank whose thread died, and what it said: the group's state is then half done.
+    died: Option<(usize, String)>,
 }
 
 impl fmt::Debug for CpuGroup {
@@ -56,7 +61,7 @@ impl CpuGroup {
             pool.map_err(|e| RuntimeError::Threads(format!("the threads of rank {r} cannot be started: {e}")))
         });
         let threads = threads.collect::<Result<_, _>>()?;
-        Ok(CpuGroup { ranks, threads, poison: false, patience: PATIENCE, before: None })
+        Ok(CpuGroup { ranks, threads, poison: false, patience: PATIENCE, before: None, dies: None, died: None })
     }
 
     /// Waits at most this long for a rank that makes no step.
@@ -128,16 +133,21 @@ impl Device for CpuGroup {
         if weights.len() != n {
             return Err(RuntimeError::Request(format!("the weights of {} ranks for {n}", weights.len())));
         }
+        if let Some((rank, said)) = &self.died {
+            return Err(of_rank(*rank, RuntimeError::Died(format!("{said}, in an earlier run"))));
+        }
+        let dies = self.dies.take();
         let meeting = Meeting::new(n, self.patience);
         let mut ends: Vec<Option<RuntimeError>> = (0..n).map(|_| None).collect();
         let (before, poison, see) = (self.before.as_deref(), self.poison, see.map(Mutex::new));
         let jobs =
             self.ranks.iter_mut().zip(weights).zip(&mut ends).enumerate().map(|(rank, ((device, weights), end))| {
-                let run = Run { plan, index, weights, syms, params, before, see: see.as_ref() };
+                let dies = dies.and_then(|(r, step)| (r == rank).then_some(step));
+                let run = Run { plan, index, weights, syms, params, before, dies, see: see.as_ref() };
                 let seat = Seat { meeting: &meeting, mesh: &plan.mesh, syms, rank };
                 move || {
                     let mut leave = Leave { meeting: seat.meeting, well: false };
-                    match device.run_seated(run, seat) {
+                    match guarded(|| device.run_seated(run, seat)) {
                         Ok(()) => leave.well = true,
                         Err(e) => *end = Some(e),
                     }
@@ -153,9 +163,23 @@ impl Device for CpuGroup {
             ends.into_iter().enumerate().filter_map(|(r, e)| Some((r, e?))).collect();
         failed.sort_by_key(|(rank, e)| (stopped(e), e.unsound_step(), *rank));
         match failed.into_iter().next() {
-            Some((rank, e)) => Err(of_rank(rank, e)),
+            Some((rank, e)) => {
+                if let RuntimeError::Died(said) = &e {
+                    self.died = Some((rank, said.clone()));
+                }
+                Err(of_rank(rank, e))
+            }
             None => Ok(()),
         }
+    }
+
+    fn kill(&mut self, rank: usize, step: usize) -> Result<(), RuntimeError> {
+        let n = self.ranks.len();
+        if rank >= n {
+            return Err(RuntimeError::Request(format!("there is no rank {rank}: the plan has {n}")));
+        }
+        self.dies = Some((rank, step));
+        Ok(())
     }
 
     fn result(&self, plan: &Plan, phase: &Phase, name: &str, syms: &SymValues) -> Result<&[f32], RuntimeError> {
@@ -225,12 +249,14 @@ struct Run<'a, 's> {
     syms: &'a SymValues,
     params: &'a [Vec<i32>],
     before: Option<&'a Before>,
+    /// The step before which the rank's thread dies.
+    dies: Option<usize>,
     see: Option<&'a Mutex<Observer<'s>>>,
 }
 
 impl CpuDevice {
     fn run_seated(&mut self, run: Run<'_, '_>, seat: Seat<'_>) -> Result<(), RuntimeError> {
-        let Run { plan, index, weights, syms, params, before, see } = run;
+        let Run { plan, index, weights, syms, params, before, dies, see } = run;
         let phase = &plan.phases[index];
         let failed = |step: &str, kernel, source| RuntimeError::Kernel { step: step.into(), kernel, source };
         let values = symbol_values(phase, syms).map_err(|e| failed(&phase.name, "symbols", e))?;
@@ -248,6 +274,9 @@ impl CpuDevice {
         let prepared = std::mem::take(&mut self.phases[index].steps);
         let result = prepared.iter().zip(&phase.steps).enumerate().try_for_each(|(i, (step, of))| {
             seat.meeting.begins(seat.rank, i);
+            if dies.is_some_and(|step| i == step.min(phase.steps.len() - 1)) {
+                die();
+            }
             if let Some(before) = before {
                 before(seat.rank, i)?;
             }

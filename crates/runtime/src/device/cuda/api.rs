@@ -121,14 +121,6 @@ macro_rules! handles {
         #[derive(Clone, Copy, Debug)]
         pub(super) struct $name(Ptr);
 
-        #[allow(dead_code, reason = "what another library takes")]
-        impl $name {
-            /// The handle itself, for another library.
-            pub(super) fn raw(self) -> *mut c_void {
-                self.0
-            }
-        }
-
         // SAFETY: the driver's handles may be used from any thread; it locks inside.
         unsafe impl Send for $name {}
         // SAFETY: as above. Graphs, which two threads must not use at once, are behind `&mut`.
@@ -143,6 +135,13 @@ handles! {
     StreamHandle "A stream.";
     EventHandle "An event.";
     GraphHandle "An executable graph.";
+}
+
+impl StreamHandle {
+    /// The handle itself, for another library.
+    pub(super) fn raw(self) -> *mut c_void {
+        self.0
+    }
 }
 
 /// Page-locked host memory, which copies that run beside the host may use.

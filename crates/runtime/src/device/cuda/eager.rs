@@ -123,7 +123,7 @@ impl CudaDevice {
         let shard = Shard::of(&state.ty, &plan.mesh, rank as u64, syms).map_err(|d| told(d.message))?;
         let width = shard.shape().into_iter().skip(1).product::<u64>();
         let at = self.places.state_at.get(own).and_then(|r| r.get(s)).copied().unwrap_or(0);
-        let kept: Vec<u64> = rows.iter().filter_map(|r| held(&shard.ranges[0], *r)).collect();
+        let kept: Vec<u64> = rows.iter().filter_map(|r| shard.place(0, u64::try_from(*r).ok()?)).collect();
         let mut words = vec![0u32; kept.len() * width as usize];
         for (row, to) in kept.iter().zip(words.chunks_exact_mut(width.max(1) as usize)) {
             let got = self.places.states[own].download(at + 4 * row * width, bytemuck::cast_slice_mut(to));
@@ -131,27 +131,5 @@ impl CudaDevice {
         }
         let shape = [kept.len(), width as usize];
         see(Seen { rank, step: index, output: 0, shape: &shape, data: Output::F32(bytemuck::cast_slice(&words)) })
-    }
-}
-
-/// Where a pool's row lies in a part of it that holds these ranges.
-fn held(ranges: &[std::ops::Range<u64>], row: i32) -> Option<u64> {
-    let row = u64::try_from(row).ok()?;
-    let mut before = 0;
-    for r in ranges {
-        if r.contains(&row) {
-            return Some(before + row - r.start);
-        }
-        before += r.end - r.start;
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn rows_are_found_in_parts() {
-        let ranges = [2..4, 8..10];
-        assert_eq!([-1, 1, 2, 3, 4, 9].map(|r| super::held(&ranges, r)), [None, None, Some(0), Some(1), None, Some(3)]);
     }
 }

@@ -27,6 +27,17 @@ pub enum CudaError {
         /// What the loader says.
         why: String,
     },
+    /// The driver is older than what is compiled for it.
+    #[error(
+        "{}: the driver serves CUDA {}.{}, this program needs CUDA 13 (driver 580 or later): update the driver",
+        .path.display(), .version.0, .version.1
+    )]
+    Old {
+        /// The library.
+        path: PathBuf,
+        /// The newest CUDA that it serves.
+        version: (u32, u32),
+    },
     /// A call failed.
     #[error("{what}: {call} gives {name} ({code}){}{why}", if .why.is_empty() { "" } else { ", " })]
     Call {

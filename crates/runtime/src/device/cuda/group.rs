@@ -17,6 +17,7 @@ use super::exec::{CudaDevice, CudaOptions, Kernel};
 use super::links::{Backend, Links, Probe, Wanted};
 use super::{Context, CudaError, WeightSource};
 use crate::device::{Device, Observer, Output, Seen};
+use crate::died::{die, guarded};
 use crate::error::RuntimeError;
 use crate::load::Weights;
 
@@ -45,8 +46,15 @@ impl std::fmt::Debug for Member {
 
 /// What a device's thread is asked for.
 enum Job {
-    Run { index: usize, syms: SymValues, params: Vec<Vec<i32>>, show: bool },
+    Run {
+        index: usize,
+        syms: SymValues,
+        params: Vec<Vec<i32>>,
+        show: bool,
+    },
     Poison(bool),
+    /// The thread dies in the next run.
+    Die,
 }
 
 /// What a device's thread saw of an output, until the thread that runs the step shows it.
@@ -108,6 +116,8 @@ pub struct CudaGroup {
     meetings: Vec<Vec<usize>>,
     /// Meetings before the step that runs.
     met: u64,
+    /// Whether the thread that runs the step dies in the next one.
+    dies: bool,
     /// What ended the group.
     ended: Option<String>,
     bytes: Vec<u64>,
@@ -116,6 +126,7 @@ pub struct CudaGroup {
 
 /// The loop of a device's thread.
 fn serve(mut device: CudaDevice, plan: &Plan, jobs: &Receiver<Job>, done: &Sender<Ended>) {
+    let mut dies = false;
     loop {
         let start = Instant::now();
         let job = loop {
@@ -131,8 +142,12 @@ fn serve(mut device: CudaDevice, plan: &Plan, jobs: &Receiver<Job>, done: &Sende
         };
         match job {
             Job::Poison(on) => device.set_poison(on),
+            Job::Die => dies = true,
             Job::Run { index, syms, params, show } => {
                 let run = || {
+                    if dies {
+                        die();
+                    }
                     let mut kept = Vec::new();
                     let mut see = |s: Seen<'_>| {
                         kept.push(Kept::of(s));
@@ -141,8 +156,7 @@ fn serve(mut device: CudaDevice, plan: &Plan, jobs: &Receiver<Job>, done: &Sende
                     let see: Option<Observer<'_>> = if show { Some(&mut see) } else { None };
                     device.run(plan, index, &[], &syms, &params, see).map(|()| kept)
                 };
-                let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-                let ended = ended.unwrap_or_else(|_| Err(RuntimeError::Request("a device's thread panicked".into())));
+                let ended = guarded(run);
                 if ended.is_err() {
                     device.guard.halt();
                 }
@@ -203,9 +217,9 @@ impl CudaGroup {
         if links.backend() == Backend::Nccl {
             // The library joins its devices where they first exchange something, so none may wait for another.
             std::thread::scope(|scope| {
-                let start = |d| scope.spawn(move || CudaDevice::capture_all(d, plan));
+                let start = |d| scope.spawn(move || guarded(|| CudaDevice::capture_all(d, plan)));
                 let threads: Vec<_> = devices.iter_mut().map(start).collect();
-                let lost = |_| Err(RuntimeError::Request("a device's thread panicked".into()));
+                let lost = |_| Err(RuntimeError::Died("it panicked".into()));
                 threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(lost))
             })?;
         }
@@ -222,7 +236,8 @@ impl CudaGroup {
             workers.push(Worker { to: Some(to), from, thread: Some(thread) });
         }
         let (limit, met, ended) = (options.limit, 0, None);
-        Ok(CudaGroup { workers, first, links, limit, names, meetings, met, ended, bytes, starts })
+        let dies = false;
+        Ok(CudaGroup { workers, first, links, limit, names, meetings, met, dies, ended, bytes, starts })
     }
 
     /// How the devices reach each other.
@@ -249,16 +264,24 @@ impl CudaGroup {
     fn others(&mut self) -> Vec<Ended> {
         let patience = self.limit + 2 * SLACK;
         let lost = |e| {
-            let why = if e == RecvTimeoutError::Timeout { "does not answer" } else { "has ended" };
-            Err(RuntimeError::Request(format!("the thread of a GPU {why}")))
+            let why = if e == RecvTimeoutError::Timeout { "it does not answer" } else { "it has ended" };
+            Err(RuntimeError::Died(why.into()))
         };
-        self.workers.iter().map(|w| w.from.recv_timeout(patience).unwrap_or_else(lost)).collect()
+        let answers = self.workers.iter().map(|w| w.from.recv_timeout(patience).unwrap_or_else(lost));
+        answers.enumerate().map(|(i, ended)| ended.map_err(|e| self.named(i + 1, e))).collect()
+    }
+
+    /// A thread that died is named by its ranks and its GPU.
+    fn named(&self, device: usize, e: RuntimeError) -> RuntimeError {
+        let (RuntimeError::Died(said), Some((ranks, name))) = (&e, self.names.get(device)) else { return e };
+        let source = Box::new(RuntimeError::Died(format!("{said} ({} on {name})", rank_list(ranks))));
+        RuntimeError::Rank { rank: ranks.first().copied().unwrap_or(0), source }
     }
 
     /// One message of all that devices say.
     fn verdict(&self, phase: &Phase, index: usize, ends: Vec<RuntimeError>) -> RuntimeError {
-        let stopped = |e: &RuntimeError| matches!(e, RuntimeError::Cuda { source: CudaError::Stopped, .. });
-        let late = |e: &RuntimeError| matches!(e, RuntimeError::Cuda { source: CudaError::Late { .. }, .. });
+        let stopped = |e: &RuntimeError| matches!(of_cuda(e), Some(CudaError::Stopped));
+        let late = |e: &RuntimeError| matches!(of_cuda(e), Some(CudaError::Late { .. }));
         let waits = self.links.waits();
         // What failed by itself is the cause; a device that is late may only have waited.
         let mut ends = ends;
@@ -285,6 +308,15 @@ impl CudaGroup {
         }
         let message = format!("the devices did not meet within {} s: {}", self.limit.as_secs_f64(), told.join("; "));
         RuntimeError::Cuda { step: phase.name.clone(), source: CudaError::Meeting(message) }
+    }
+}
+
+/// What a device said, also where its error names a rank.
+fn of_cuda(e: &RuntimeError) -> Option<&CudaError> {
+    match e {
+        RuntimeError::Cuda { source, .. } => Some(source),
+        RuntimeError::Rank { source, .. } => of_cuda(source),
+        _ => None,
     }
 }
 
@@ -327,7 +359,14 @@ impl Device for CudaGroup {
             }
         }
         let own = see.as_mut().map(|s| &mut **s as Observer<'_>);
-        let first = self.first.run(plan, index, weights, syms, params, own);
+        let dies = self.dies;
+        let first = guarded(|| {
+            if dies {
+                die();
+            }
+            self.first.run(plan, index, weights, syms, params, own)
+        });
+        let first = first.map_err(|e| self.named(0, e));
         if first.is_err() {
             self.links.halt();
         }
@@ -350,6 +389,18 @@ impl Device for CudaGroup {
         Err(e)
     }
 
+    fn kill(&mut self, rank: usize, _: usize) -> Result<(), RuntimeError> {
+        let none = || RuntimeError::Request(format!("there is no rank {rank}"));
+        match self.names.iter().position(|(ranks, _)| ranks.contains(&rank)).ok_or_else(none)? {
+            0 => self.dies = true,
+            d => {
+                let to = self.workers.get(d - 1).and_then(|w| w.to.as_ref()).ok_or_else(none)?;
+                to.send(Job::Die).map_err(|_| none())?;
+            }
+        }
+        Ok(())
+    }
+
     fn result(&self, plan: &Plan, phase: &Phase, name: &str, syms: &SymValues) -> Result<&[f32], RuntimeError> {
         self.first.result(plan, phase, name, syms)
     }
@@ -368,7 +419,16 @@ impl Drop for CudaGroup {
 
 #[cfg(test)]
 mod tests {
-    use super::rank_list;
+    use super::{CudaError, RuntimeError, of_cuda, rank_list};
+
+    #[test]
+    fn who_was_stopped_is_seen_behind_its_rank() {
+        let stopped = RuntimeError::Cuda { step: "s".into(), source: CudaError::Stopped };
+        let of_rank = RuntimeError::Rank { rank: 1, source: Box::new(stopped) };
+        assert_eq!(of_cuda(&of_rank), Some(&CudaError::Stopped));
+        let died = RuntimeError::Rank { rank: 1, source: Box::new(RuntimeError::Died("it".into())) };
+        assert_eq!(of_cuda(&died), None);
+    }
 
     #[test]
     fn ranks_are_listed_briefly() {

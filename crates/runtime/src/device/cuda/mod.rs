@@ -74,6 +74,9 @@ mod attribute {
     pub(super) const SHARED_PER_BLOCK: i32 = 97;
 }
 
+/// The oldest CUDA that a driver must serve.
+const CUDA: u32 = 13;
+
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "driver for CUDA {}.{} at {}", self.version.0, self.version.1, self.path.display())
@@ -84,7 +87,8 @@ impl Driver {
     /// Opens the driver.
     ///
     /// # Errors
-    /// [`CudaError::Absent`] where there is none; otherwise what the first call says.
+    /// [`CudaError::Absent`] where there is none, [`CudaError::Symbol`] or [`CudaError::Old`] of an old one; otherwise
+    /// what the first call says.
     pub fn open() -> Result<Driver, CudaError> {
         let mut tried = Vec::new();
         for path in find::drivers() {
@@ -94,7 +98,11 @@ impl Driver {
                 Ok(api) => {
                     let v = u32::try_from(api.version()?).unwrap_or(0);
                     let path = find::loaded("libcuda.so").unwrap_or(path);
-                    return Ok(Driver { api: Arc::new(api), path, version: (v / 1000, v % 1000 / 10) });
+                    let version = (v / 1000, v % 1000 / 10);
+                    if version.0 < CUDA {
+                        return Err(CudaError::Old { path, version });
+                    }
+                    return Ok(Driver { api: Arc::new(api), path, version });
                 }
             }
         }
