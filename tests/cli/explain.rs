@@ -156,7 +156,7 @@ fn check_says_what_was_compared() {
     assert_eq!(names, wanted);
     let n = |p: &serde_json::Value, key: &str| p[key].as_u64().unwrap_or_else(|| panic!("no {key}: {json}"));
     // Each function is run, or is as it was; one rank leaves nothing to place.
-    assert!(passes.iter().all(|p| n(p, "functions") + n(p, "unchanged") >= 4), "{json}");
+    assert!(passes.iter().all(|p| n(p, "functions") + n(p, "unchanged") >= 2), "{json}");
     assert!(passes.iter().all(|p| n(p, "comparisons") == 2 * n(p, "functions")), "{json}");
     assert!(n(&passes[3], "unchanged") == 0 && n(&passes[5], "functions") == 0, "{json}");
     assert_eq!(json["checked"]["other_rewrites"], serde_json::json!([]));

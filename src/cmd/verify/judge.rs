@@ -187,7 +187,7 @@ impl<'p> Judge<'p> {
                 continue;
             }
             let judged = self.launches.judge(at, i, step);
-            let bound = self.rounding.at(step, &at.phase.bounds()).launch();
+            let bound = self.rounding.at(step, &at.phase.bounds()).step(step);
             for o in self.outcomes[from..].iter_mut().filter(|o| o.step == i) {
                 match &judged {
                     Ok(offs) => {

@@ -69,6 +69,15 @@ impl Rounding {
         Bound { l2, max: ELEMENT * l2 }
     }
 
+    /// For a step, given what it read: what multiplies one rounded product by another is off by the errors of both.
+    pub(super) fn step(self, step: &Step) -> Bound {
+        let Bound { l2, max } = self.launch();
+        match step.kernel {
+            Kernel::GateUp(_) | Kernel::GroupedGateUp(_) => Bound { l2: 2.0 * l2, max: 2.0 * max },
+            _ => Bound { l2, max },
+        }
+    }
+
     /// For a value, given the tokens.
     pub(super) fn model(self) -> Bound {
         let l2 = match self {

@@ -44,7 +44,9 @@ pub(super) fn take(plan: &Plan, kernels: &mut Vec<Generated>, launches: &mut Lau
 /// The call that does both, if nothing but the addition wants what the product makes.
 fn taken(phase: &Phase, kernels: &mut Vec<Generated>, product: &Call, add: &Call, later: &[Call]) -> Option<Call> {
     let (made, sum) = (&kernels[product.kernel], &kernels[add.kernel]);
-    if !made.body.contains(ALONE) || made.launches.len() != 1 || !is_sum(sum) {
+    // A launch of several kernels has arguments of each.
+    let one = made.body.matches("struct Args {").count() == 1 && made.launches.len() == 1;
+    if !made.body.contains(ALONE) || !one || !is_sum(sum) {
         return None;
     }
     let writes = |f: &Field| matches!(f.role, Role::Param { access: Access::Write, .. });
