@@ -301,12 +301,12 @@ GLMC_DEVICE void tensor_tile(const typename C::Arguments& args, const TileRows& 
       u32 c = 32 * (n / 2) + 16 * tile_side() + 8 * (n % 2) + glmc_lane() % 4 * 2 + e;
       if (c >= columns) continue;
       f32 inverse = inverses[c];
-      u8* to = args.y + (y[c] + row) * C::PUT::BYTES;
+      u64 to = y[c] + row;
 #pragma unroll
       for (u32 m = 0; m < C::M; ++m)
 #pragma unroll
         for (u32 h = 0; h < 2; ++h)
-          if (16 * m + 8 * h < left) C::PUT::put(to, 16 * m + 8 * h, total[m][n][2 * h + e] * inverse);
+          if (16 * m + 8 * h < left) C::PUT::put(args.y, to + 16 * m + 8 * h, total[m][n][2 * h + e] * inverse);
     }
 }
 
