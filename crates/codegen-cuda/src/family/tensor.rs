@@ -35,7 +35,7 @@ impl Matrix<'_> {
     /// Elements that are read at once.
     fn run(&self) -> u64 {
         let along = if self.inner == 1 { self.k } else { self.inner };
-        if along % 8 == 0 { 8 } else { 1 }
+        if along.is_multiple_of(8) { 8 } else { 1 }
     }
 
     fn planes(&self) -> u64 {
@@ -166,7 +166,7 @@ impl Split {
         let halves = place(true, tile.parts * plane);
         let floats = [("inverse", place(true, 4 * bound)), ("sums", place(sums, bound * padded / STEP * 4))];
         let mut t = format!("struct Vectors {{\n  typedef {} X;\n", x.decoder());
-        let run = if k % 8 == 0 { 8 } else { 1 };
+        let run = if k.is_multiple_of(8) { 8 } else { 1 };
         for (name, value) in [("K", k), ("RUN", run), ("PADDED", padded), ("COUNT", bound), ("PARTS", tile.parts)] {
             let _ = writeln!(t, "  static constexpr u32 {name} = {value};");
         }
