@@ -35,7 +35,7 @@ impl Matrix<'_> {
     /// Elements that are read at once.
     fn run(&self) -> u64 {
         let along = if self.inner == 1 { self.k } else { self.inner };
-        if along % 8 == 0 { 8 } else { 1 }
+        if along.is_multiple_of(8) { 8 } else { 1 }
     }
 
     fn planes(&self) -> u64 {
