@@ -137,7 +137,12 @@ fn script(mut engine: Engine) -> Result<(Vec<Vec<f32>>, Shown), String> {
         }
         let values = match s.data {
             Output::F32(v) => v.iter().map(|x| f64::from(*x)).collect(),
-            Output::I32(v) => v.iter().map(|x| f64::from(*x)).collect(),
+            // Choices are compared as sets (docs/numerics.md): rounding may exchange two that score nearly the same.
+            Output::I32(v) => {
+                let mut v = v.to_vec();
+                v.chunks_mut(s.shape.last().copied().unwrap_or(1).max(1)).for_each(<[i32]>::sort_unstable);
+                v.iter().map(|x| f64::from(*x)).collect()
+            }
         };
         seen.insert((run, s.step, s.output, s.rank), values);
         Ok(())
