@@ -409,9 +409,9 @@ pub(crate) struct BenchArgs {
     /// Machine to compile for, when PLAN is a GGUF file
     #[arg(long, value_name = "TARGET", conflicts_with = "kernels")]
     pub(crate) target: Option<String>,
-    /// How products on a GPU may round activations: exact, or fast
-    #[arg(long, value_name = "HOW", default_value = crate::cmd::device::PRECISION, value_parser = crate::cmd::device::parse_precision)]
-    pub(crate) activations: glmc_codegen_cuda::program::Precision,
+    /// How products on a GPU may round activations: exact, or fast [default: exact]
+    #[arg(long, value_name = "HOW", conflicts_with = "kernels", value_parser = crate::cmd::device::parse_precision)]
+    pub(crate) activations: Option<glmc_codegen_cuda::program::Precision>,
     /// Write what ran when in a decode step, as Chrome trace events, for ui.perfetto.dev
     #[arg(long, value_name = "FILE", requires = "plan")]
     pub(crate) trace: Option<PathBuf>,

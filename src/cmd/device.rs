@@ -53,9 +53,6 @@ pub(crate) fn parse_where(text: &str) -> Result<Where, String> {
         .map_err(|_| format!("`{text}` is no device: cpu, cuda:0, cuda:1, .."))
 }
 
-/// What `--activations` is where nothing is said.
-pub(crate) const PRECISION: &str = "exact";
-
 /// `exact` or `fast`.
 pub(crate) fn parse_precision(text: &str) -> Result<Precision, String> {
     match text {

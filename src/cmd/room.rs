@@ -35,9 +35,10 @@ pub(super) fn refusal(job: &Job<'_>, limits: &Limits, refused: &TooLarge) -> Res
         };
     }
     // Arenas and what travels grow with the tokens of a prefill step, which the target states.
-    if limits.chunk > 64 {
+    let steps = i128::from(refused.need.arena.saturating_add(refused.need.collectives));
+    if limits.chunk > 1 && steps * 100 > i128::from(refused.need.total()) {
         message += &format!(
-            "; steps of {} tokens need much of it: `chunk` of the target file makes them smaller",
+            "; steps of {} tokens take {steps} bytes of it: `chunk` of the target file makes them smaller",
             limits.chunk
         );
     }

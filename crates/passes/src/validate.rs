@@ -123,11 +123,21 @@ fn checked(
     cx.phases = Some(entries.iter().map(|e| e.func.clone()).collect());
     let mut out = Vec::new();
     let mut ran = Ran::default();
+    // Passes keep where weights lie, and their numbers depend on that alone.
+    let stored = Stored::of(m);
     for pass in passes {
         let name = pass.name();
         let after = pass.run(&module, &mut cx).map_err(|d| different(name, "module", d.to_string()))?;
         verify_module(&after).map_err(|e| different(name, "module", e.to_string()))?;
-        let mut both = Both { pass: name, before: &module, after: &after, ran, runs: Ran::default(), out: empty(name) };
+        let mut both = Both {
+            pass: name,
+            stored: &stored,
+            before: &module,
+            after: &after,
+            ran,
+            runs: Ran::default(),
+            out: empty(name),
+        };
         both.equal(pass.moves_boundaries())?;
         let mut added = cx.variants.iter().filter(|v| module.func_named(&v.entry).is_none());
         added.try_for_each(|v| both.variant(v))?;
@@ -141,7 +151,7 @@ fn checked(
         module = after;
     }
     let entries = pipeline::with_variants(entries, &cx);
-    out.push(plan(&module, &entries, machine, &mut cx, &mut ran)?);
+    out.push(plan(&module, &entries, machine, &mut cx, (&stored, &mut ran))?);
     Ok(out)
 }
 
@@ -152,6 +162,7 @@ fn empty(pass: &str) -> Checked {
 /// A module and what a pass made of it, with what was run of both.
 struct Both<'a> {
     pass: &'a str,
+    stored: &'a Stored,
     before: &'a Module,
     after: &'a Module,
     ran: Ran,
@@ -198,12 +209,13 @@ impl Both<'_> {
         }
         let bad = |why: String| different(self.pass, &g.name, why);
         let n = Size::of(self.before, f, TOKENS, EARLIER).min(Size::of(self.after, g, TOKENS, EARLIER));
-        let stored = Stored::of(self.before);
         let may_go = |name: &String| !f.entry || f.result_named(name).is_some_and(|v| f.ty(v).state);
         let mut numbers = false;
         for seed in 0..SEEDS {
-            let want = self.ran.run(self.before, &f.name, &stored, n, seed).map_err(|e| bad(format!("before: {e}")))?;
-            let got = self.runs.run(self.after, &g.name, &stored, n, seed).map_err(|e| bad(format!("after: {e}")))?;
+            let want =
+                self.ran.run(self.before, &f.name, self.stored, n, seed).map_err(|e| bad(format!("before: {e}")))?;
+            let got =
+                self.runs.run(self.after, &g.name, self.stored, n, seed).map_err(|e| bad(format!("after: {e}")))?;
             let names: Vec<&String> = got.iter().map(|(name, _)| name).collect();
             if let Some((lost, _)) = want.iter().find(|(name, _)| !names.contains(&name) && !may_go(name)) {
                 return Err(bad(format!("its result `{lost}` is gone")));
@@ -245,7 +257,7 @@ fn plan(
     entries: &[EntryInfo],
     machine: Option<&Machine>,
     cx: &mut PassCx,
-    ran: &mut Ran,
+    (stored, ran): (&Stored, &mut Ran),
 ) -> Result<Checked, Different> {
     const STAGE: &str = pipeline::SCHEDULE;
     let at = |d: Diagnostic| different(STAGE, "module", d.to_string());
@@ -276,7 +288,6 @@ fn plan(
         states: s.states,
         phases: s.phases,
     };
-    let stored = Stored::of(m);
     let mut out = empty(STAGE);
     for e in entries {
         let bad = |why: String| different(STAGE, &e.func, why);
@@ -288,13 +299,13 @@ fn plan(
         let syms = n.symbols(m);
         for seed in 0..SEEDS {
             let text = |e: EvalError| bad(e.to_string());
-            let want = ran.run(m, &f.name, &stored, n, seed).map_err(text)?;
+            let want = ran.run(m, &f.name, stored, n, seed).map_err(text)?;
             let args = numbers::operands(f, &syms, seed).map_err(text)?;
             let pool = |name: &str| {
                 let at = f.params.iter().position(|p| f.ty(*p).state && f.value_name(*p) == name)?;
                 Some(args[at].clone())
             };
-            let interp = PlanInterp::new(&plan, Arith::Real, &stored).and_then(|i| i.with_states(pool));
+            let interp = PlanInterp::new(&plan, Arith::Real, stored).and_then(|i| i.with_states(pool));
             let mut interp = interp.map_err(text)?;
             let plain = f.params.iter().zip(&args).filter(|(p, _)| !f.ty(**p).state).map(|(_, t)| t.clone());
             let mut got = interp.run(phase, &syms, &plain.collect::<Vec<_>>()).map_err(text)?.into_iter();

@@ -55,7 +55,7 @@ pub(super) fn measure(job: &Job, args: &BenchArgs, index: usize) -> Result<Measu
     note("ceilings", start);
     let start = Instant::now();
     let multiprocessors = Some(gpu.context.info().multiprocessors);
-    let choices = Choices { precision: args.activations, multiprocessors, ..Choices::default() };
+    let choices = Choices { precision: args.activations.unwrap_or_default(), multiprocessors, ..Choices::default() };
     let mut program = Program::new(plan, gpu.arch, &choices)?;
     if let Some(rank) = job.rank {
         program = program.alone(plan, rank)?;

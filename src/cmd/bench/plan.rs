@@ -165,7 +165,11 @@ pub(super) fn run(args: &BenchArgs) -> Result<(), CliError> {
 
 /// The first flag that was given and means nothing on the processor.
 fn for_gpus(args: &BenchArgs) -> Option<&'static str> {
-    let given = [("--rank", args.rank.is_some()), ("--nvrtc", args.nvrtc.is_some())];
+    let given = [
+        ("--rank", args.rank.is_some()),
+        ("--activations", args.activations.is_some()),
+        ("--nvrtc", args.nvrtc.is_some()),
+    ];
     given.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
 }
 

@@ -90,6 +90,26 @@ impl Operands<'_> {
         if self.table.is_some() && f32s { self.v.stride } else { 0 }
     }
 
+    /// Constants of a configuration, and what any kernel of attention is told beside them.
+    pub(super) fn constants(&self, cx: &Cx<'_>, list: &[(&str, u64)]) -> String {
+        let mut m = String::new();
+        for (name, value) in list {
+            let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
+        }
+        let part = cx.request.options.merge == Some(PendingKind::Softmax);
+        let _ = writeln!(m, "  static constexpr bool PART = {part};");
+        let _ = writeln!(m, "  static constexpr f32 SCALE = {};", float(self.scale));
+        let counts = [
+            ("tokens", &self.queries[0].ty.dims[..1]),
+            ("sequences", &self.positions[..1]),
+            ("keys", &self.positions[1..2]),
+        ];
+        for (name, dims) in counts {
+            let _ = writeln!(m, "  GLMC_DEVICE static u32 {name}(const Args& args) {{ return {}; }}", cx.size(dims));
+        }
+        m
+    }
+
     /// The functor that loads an element of a query, all parts of which lie side by side.
     pub(super) fn load_q(&self) -> String {
         let mut m = String::from("  GLMC_DEVICE static f32 load_q(const Args& args, u32 t, u32 h, u32 d) {\n");
@@ -259,15 +279,7 @@ fn attend(cx: &Cx<'_>, of: &Operands<'_>) -> Result<Draft, GenerateError> {
         ("WORDS", sizes.words),
         ("MERGE_WARPS", MERGE_WARPS),
     ];
-    for (name, value) in constants {
-        let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
-    }
-    let part = cx.request.options.merge == Some(PendingKind::Softmax);
-    let _ = writeln!(m, "  static constexpr bool PART = {part};");
-    let _ = writeln!(m, "  static constexpr f32 SCALE = {};", float(of.scale));
-    for (name, dims) in [("tokens", tokens), ("sequences", &of.positions[..1]), ("keys", &of.positions[1..2])] {
-        let _ = writeln!(m, "  GLMC_DEVICE static u32 {name}(const Args& args) {{ return {}; }}", cx.size(dims));
-    }
+    m.push_str(&of.constants(cx, &constants));
     m.push_str(&functors(cx, &sizes, of));
     m.push_str(&of.selected());
     let scratch = if parts > 1 { 4 * blocks * parts * config.heads * (sizes.dv + 2) } else { 0 };

@@ -2,10 +2,8 @@
 
 use std::fmt::Write as _;
 
-use glmc_ir::ty::PendingKind;
-
 use super::attention::{Operands, Sizes};
-use super::cx::{Cx, Draft, Entry, MOST_BLOCKS, float};
+use super::cx::{Cx, Draft, Entry, MOST_BLOCKS};
 use crate::request::GenerateError;
 
 /// Fewest tokens that fill a tile well enough.
@@ -115,15 +113,7 @@ pub(super) fn draft(cx: &Cx<'_>, s: &Sizes, of: &Operands<'_>, t: Tiles) -> Resu
         ("LIST", s.list),
         ("WORDS", s.words),
     ];
-    for (name, value) in constants {
-        let _ = writeln!(m, "  static constexpr u32 {name} = {value};");
-    }
-    let part = cx.request.options.merge == Some(PendingKind::Softmax);
-    let _ = writeln!(m, "  static constexpr bool PART = {part};");
-    let _ = writeln!(m, "  static constexpr f32 SCALE = {};", float(of.scale));
-    for (name, dims) in [("tokens", tokens), ("sequences", &of.positions[..1]), ("keys", &of.positions[1..2])] {
-        let _ = writeln!(m, "  GLMC_DEVICE static u32 {name}(const Args& args) {{ return {}; }}", cx.size(dims));
-    }
+    m.push_str(&of.constants(cx, &constants));
     m.push_str(&of.load_q());
     m.push_str("  GLMC_DEVICE static f32 load_k(const Args& args, u64 row, u32 head, u32 d) {\n    (void)head;\n");
     let mut before = 0;

@@ -2,8 +2,8 @@
 //! result. The bits are those of two launches.
 
 use glmc_ir::kernel::Access;
-use glmc_ir::launch::{Call, Launches, Place};
-use glmc_ir::plan::{Mem, Phase, PhaseKind, Plan};
+use glmc_ir::launch::{Call, PhaseLaunches, Place};
+use glmc_ir::plan::{Mem, Phase};
 use glmc_ir::quant::QuantType;
 use glmc_ir::ty::TensorType;
 
@@ -22,22 +22,17 @@ pub(super) fn is_sum(kernel: &Generated) -> bool {
     kernel.name.rsplit_once('_').is_some_and(|(stem, _)| stem == "add")
 }
 
-/// Takes additions into what the graphs of decode steps launch before them.
-pub(super) fn take(plan: &Plan, kernels: &mut Vec<Generated>, launches: &mut Launches) {
-    for (phase, of) in plan.phases.iter().zip(&mut launches.phases) {
-        if phase.kind != PhaseKind::Decode || !of.transfers.is_empty() {
-            continue;
-        }
-        let calls = of.launched();
-        let (mut out, mut i) = (Vec::with_capacity(calls.len()), 0);
-        while i < calls.len() {
-            let both = calls.get(i + 1).and_then(|add| taken(phase, kernels, &calls[i], add, &calls[i + 2..]));
-            i += if both.is_some() { 2 } else { 1 };
-            out.push(both.unwrap_or_else(|| calls[i - 1].clone()));
-        }
-        if out.len() < calls.len() {
-            of.graph = out;
-        }
+/// Takes additions into the launches before them.
+pub(super) fn take(phase: &Phase, kernels: &mut Vec<Generated>, of: &mut PhaseLaunches) {
+    let calls = of.launched();
+    let (mut out, mut i) = (Vec::with_capacity(calls.len()), 0);
+    while i < calls.len() {
+        let both = calls.get(i + 1).and_then(|add| taken(phase, kernels, &calls[i], add, &calls[i + 2..]));
+        i += if both.is_some() { 2 } else { 1 };
+        out.push(both.unwrap_or_else(|| calls[i - 1].clone()));
+    }
+    if out.len() < calls.len() {
+        of.graph = out;
     }
 }
 

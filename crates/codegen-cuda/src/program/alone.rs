@@ -57,9 +57,7 @@ impl Program {
         let (ranks, meets) = (vec![rank], None);
         self.launches = Launches { phases, weights, states, arena: all.arena, scratch: base + slots, ranks, meets };
         self.forget_kernels();
-        super::beside::join(plan, self.arch, &mut self.kernels, &mut self.launches);
-        super::adds::take(plan, &mut self.kernels, &mut self.launches);
-        super::settle::settle(plan, &mut self.kernels, &mut self.launches);
+        super::graph::set(plan, self.arch, &mut self.kernels, &mut self.launches);
         Ok(self)
     }
 

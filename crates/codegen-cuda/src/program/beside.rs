@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 
 use glmc_ir::kernel::Access;
-use glmc_ir::launch::{Call, Launches, Place};
-use glmc_ir::plan::{Mem, Phase, PhaseKind, Plan};
+use glmc_ir::launch::{Call, PhaseLaunches, Place};
+use glmc_ir::plan::{Mem, Phase};
 
 use super::adds::is_sum;
 use crate::arch::Arch;
@@ -86,17 +86,11 @@ impl Touched {
 /// Calls of one launch: rows of blocks, each a list of calls by their places.
 type Group = Vec<Vec<usize>>;
 
-/// Sets what the graphs of decode steps launch.
-pub(super) fn join(plan: &Plan, arch: Arch, kernels: &mut Vec<Generated>, launches: &mut Launches) {
-    for (phase, of) in plan.phases.iter().zip(&mut launches.phases) {
-        // What a library moves comes between numbered calls.
-        if phase.kind != PhaseKind::Decode || !of.transfers.is_empty() {
-            continue;
-        }
-        let groups = groups(phase, arch, kernels, &of.calls);
-        if groups.len() < of.calls.len() {
-            of.graph = groups.iter().map(|g| joined(arch, kernels, &of.calls, g)).collect();
-        }
+/// Puts calls side by side.
+pub(super) fn join(phase: &Phase, arch: Arch, kernels: &mut Vec<Generated>, of: &mut PhaseLaunches) {
+    let groups = groups(phase, arch, kernels, &of.calls);
+    if groups.len() < of.calls.len() {
+        of.graph = groups.iter().map(|g| joined(arch, kernels, &of.calls, g)).collect();
     }
 }
 
@@ -255,7 +249,7 @@ fn kernel<'k>(arch: Arch, of: &dyn Fn(usize) -> &'k Generated, group: &Group) ->
 #[cfg(test)]
 mod tests {
     use glmc_ir::entities::BufId;
-    use glmc_ir::plan::Buffer;
+    use glmc_ir::plan::{Buffer, PhaseKind};
     use glmc_ir::ty::{Elem, TensorType};
 
     use super::*;

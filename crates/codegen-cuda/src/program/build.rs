@@ -8,11 +8,10 @@ use glmc_ir::launch::{Call, Launches, Meets, PhaseLaunches, Place, WeightForm};
 use glmc_ir::plan::{Mem, Phase, Plan, Step};
 use glmc_ir::ty::{PendingKind, SymValues, TensorType};
 
-use super::beside;
 use super::choose::Choices;
 use super::local::Symbols;
 use super::ranks::Fault;
-use super::{Program, ProgramError, Spread, adds, settle};
+use super::{Program, ProgramError, Spread, graph};
 use crate::arch::Arch;
 use crate::family::generate;
 use crate::repack;
@@ -72,9 +71,7 @@ impl Spread {
         let (kernels, temporary) = (&out.kernels, b.temporary);
         out.devices.iter_mut().for_each(|d| place_scratch(d, kernels, temporary));
         let Spread { kernels, devices, .. } = &mut out;
-        devices.iter_mut().for_each(|d| beside::join(plan, arch, kernels, d));
-        devices.iter_mut().for_each(|d| adds::take(plan, kernels, d));
-        devices.iter_mut().for_each(|d| settle::settle(plan, kernels, d));
+        devices.iter_mut().for_each(|d| graph::set(plan, arch, kernels, d));
         Ok(out)
     }
 }

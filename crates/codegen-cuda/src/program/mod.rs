@@ -9,6 +9,7 @@ mod beside;
 mod build;
 mod choose;
 mod exchange;
+mod graph;
 mod library;
 pub mod links;
 mod local;

@@ -4,8 +4,8 @@
 //!
 //! Owns the choice; kernels that can do either carry a constant for it, and the variants differ in that alone.
 
-use glmc_ir::launch::{Call, Launches, Place};
-use glmc_ir::plan::{Mem, Phase, PhaseKind, Plan};
+use glmc_ir::launch::{Call, PhaseLaunches, Place};
+use glmc_ir::plan::{Mem, Phase};
 
 use super::beside::Touched;
 use crate::request::Generated;
@@ -18,26 +18,21 @@ pub(crate) const LATE: &str = "static constexpr bool LATE = true;";
 pub(crate) const UNSETTLED: &str = "static constexpr bool SETTLED = false;";
 pub(crate) const SETTLED: &str = "static constexpr bool SETTLED = true;";
 
-/// Sets variants in what the graphs of decode steps launch.
-pub(super) fn settle(plan: &Plan, kernels: &mut Vec<Generated>, launches: &mut Launches) {
-    for (phase, of) in plan.phases.iter().zip(&mut launches.phases) {
-        if phase.kind != PhaseKind::Decode || !of.transfers.is_empty() {
+/// Sets variants.
+pub(super) fn settle(phase: &Phase, kernels: &mut Vec<Generated>, of: &mut PhaseLaunches) {
+    let mut calls = of.launched().to_vec();
+    let mut any = false;
+    for i in 1..calls.len() {
+        let (before, call) = (calls[i - 1].clone(), calls[i].clone());
+        if !settled(phase, kernels, &before, &call) {
             continue;
         }
-        let mut calls = of.launched().to_vec();
-        let mut any = false;
-        for i in 1..calls.len() {
-            let (before, call) = (calls[i - 1].clone(), calls[i].clone());
-            if !settled(phase, kernels, &before, &call) {
-                continue;
-            }
-            let Some(late) = variant(kernels, before.kernel, EARLY, LATE) else { continue };
-            let Some(early) = variant(kernels, call.kernel, UNSETTLED, SETTLED) else { continue };
-            (calls[i - 1].kernel, calls[i].kernel, any) = (late, early, true);
-        }
-        if any {
-            of.graph = calls;
-        }
+        let Some(late) = variant(kernels, before.kernel, EARLY, LATE) else { continue };
+        let Some(early) = variant(kernels, call.kernel, UNSETTLED, SETTLED) else { continue };
+        (calls[i - 1].kernel, calls[i].kernel, any) = (late, early, true);
+    }
+    if any {
+        of.graph = calls;
     }
 }
 
